@@ -1,10 +1,10 @@
 // Package account is the SDK for teams, projects, tokens and quotas, which limit
 // the use of a cay daemon.
 //
-// Every object belongs to a project, every project to a team. A daemon starts
-// with team "team_default" and project "prj_default". A token speaks for a team,
-// or for one project of it; the admin token, written to admin.token in the data
-// directory at the first start, for every team.
+// Every object belongs to a project, every project to a team. A daemon starts with
+// team "team_default" and project "prj_default". A token acts for a team, or for
+// one project of it. The admin token, which the daemon writes to admin.token in
+// the data directory at the first start, can act for every team.
 //
 //	var c account.Client // the daemon and token of this machine, or CAY_URL and CAY_TOKEN
 //	token, err := c.CreateToken(ctx, account.CreateTokenParams{Name: "ci"})
@@ -28,7 +28,7 @@ type Team struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// Project groups a team's objects; names of sandboxes are unique within one.
+// Project groups a team's objects; names of sandboxes are unique within a project.
 type Project struct {
 	ID        string    `json:"id"` // "prj_default", or "prj_" and 20 characters
 	TeamID    string    `json:"team_id"`
@@ -36,8 +36,8 @@ type Project struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// Quota bounds what a team's sandboxes may use at one time. A field of 0 means
-// no bound. Exceeding one is answered with quota_exceeded.
+// Quota bounds the concurrent use of a team's sandboxes. A field of 0 means no
+// bound. A request beyond the quota fails with quota_exceeded.
 type Quota struct {
 	Sandboxes        int     `json:"sandboxes"` // running at once
 	VCPUs            float64 `json:"vcpus"`     // sum over running sandboxes
@@ -47,19 +47,18 @@ type Quota struct {
 	// SnapshotMB is how many MiB snapshots, hibernated sandboxes and drives may
 	// take on the host's disk.
 	SnapshotMB int64 `json:"snapshot_mb"`
-	// ImageMB is how many MiB the images that the team has brought may take on the
-	// host's disk, and ImageDownloadMB how many may be downloaded for them in a day
-	// (UTC).
+	// ImageMB is how many MiB the team's own images may take on the host's disk,
+	// and ImageDownloadMB how many may be downloaded for them in a day (UTC).
 	ImageMB         int64 `json:"image_mb"`
 	ImageDownloadMB int64 `json:"image_download_mb"`
 }
 
-// Right is what a token of a project may do beyond working with the project. Admin
-// tokens and those of a whole team have all rights.
+// Right is a right of a token of a project beyond working with the project. Admin
+// tokens and tokens of a whole team have all rights.
 type Right string
 
-// ImagesWrite is the right to bring images of registries and archives, and to
-// remove those of the team.
+// ImagesWrite is the right to add images from registries and archives, and to
+// remove images of the team.
 const ImagesWrite Right = "images:write"
 
 // Token is a credential. The daemon shows the secret once, when the token is
@@ -74,8 +73,8 @@ type Token struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // to the minute
-	// Secret is "cay_" and 43 characters, or a JWT if that was asked for; only in
-	// the answer to CreateToken.
+	// Secret is "cay_" and 43 characters, or a JWT if CreateTokenParams asked for
+	// one. It is set only in the answer to CreateToken.
 	Secret string `json:"secret,omitempty"`
 }
 
@@ -86,7 +85,7 @@ type JWT struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// LoginStatus says what was decided about a login.
+// LoginStatus is the state of a login.
 type LoginStatus string
 
 // The decisions about a login.
@@ -95,46 +94,49 @@ const (
 	LoginDenied   LoginStatus = "denied"
 )
 
-// DeviceLogin is a program's request for a token, which a person decides about.
+// DeviceLogin is a program's request for a token, which a person approves or
+// denies.
 type DeviceLogin struct {
 	Status LoginStatus `json:"status"`
-	// ClientID and Agent are what the program says of itself, Address where it
-	// asks from: an IP address, or a network of IPv6.
+	// ClientID and Agent are the program's own description of itself. Address is
+	// the program's IP address, or a network of IPv6.
 	ClientID string `json:"client_id"`
 	Agent    string `json:"agent,omitempty"`
 	Address  string `json:"address"`
-	// TeamID is whom its token speaks for, and ProjectID the project if it is for
-	// one alone. Empty if it gets none.
+	// TeamID is the team that the token acts for, and ProjectID the project if the
+	// token is for a single one. Empty if the login gets no token.
 	TeamID    string    `json:"team_id,omitempty"`
 	ProjectID string    `json:"project_id,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	ExpiresAt time.Time `json:"expires_at"` // the request, not the token
 }
 
-// ApproveParams describes the token that a login gets. The zero value is one for
-// all projects of the caller's team.
+// ApproveParams describes the token for a login. The zero value is a token for all
+// projects of the caller's team.
 type ApproveParams struct {
-	// ProjectID binds it to one project of the team. Empty means all.
+	// ProjectID binds the token to one project of the team. Empty means all
+	// projects.
 	ProjectID string `json:"project_id,omitempty"`
 }
 
-// Identity is who a request speaks for.
+// Identity is the team, and possibly the project, that a request acts for.
 type Identity struct {
 	Token Token `json:"token"`
-	// Team is the token's, or the one an admin token chose.
+	// Team is the token's team, or the team that an admin token chose.
 	Team Team `json:"team"`
-	// Project is nil unless the token is bound to one.
+	// Project is nil unless the token is bound to a project.
 	Project *Project `json:"project,omitempty"`
 }
 
 // LoginLink logs a browser in to the web inspector.
 type LoginLink struct {
-	// Code goes behind the daemon's address and "/ui/login#". It is good once.
+	// Code is appended to the daemon's address and "/ui/login#". It can be used
+	// once.
 	Code      string    `json:"code"`
 	ExpiresAt time.Time `json:"expires_at"` // of the code, not of the login
 }
 
-// Daemon is what a daemon says about itself.
+// Daemon describes a daemon.
 type Daemon struct {
 	Version string `json:"version"` // of cay
 }
@@ -152,26 +154,29 @@ type CreateProjectParams struct {
 }
 
 // CreateTokenParams describes a token to create in the caller's team. The zero
-// value makes one for all projects of the team that does not expire.
+// value makes a token for all projects of the team that does not expire.
 type CreateTokenParams struct {
-	// Name says what it is for: at most 128 characters, no control characters.
+	// Name describes the token's purpose: at most 128 characters, no control
+	// characters.
 	Name string `json:"name,omitempty"`
-	// ProjectID binds it to one project of the team. Empty means all.
+	// ProjectID binds the token to one project of the team. Empty means all
+	// projects.
 	ProjectID string `json:"project_id,omitempty"`
-	// Admin makes an operator's token that reaches every team. Only an admin
-	// token may ask for it; not together with ProjectID.
+	// Admin makes an operator's token, which reaches every team. Only an admin
+	// token may create one; not together with ProjectID.
 	Admin bool `json:"admin,omitempty"`
 	// Rights are the rights of the token beyond working with its project. Only
 	// together with a project: see Right.
 	Rights []Right `json:"rights,omitempty"`
-	// ExpiresAt is in the future. Nil means never. A token that expires itself
-	// makes only tokens that expire no later; nil then means when it does.
+	// ExpiresAt must be in the future. Nil means never. A token that expires can
+	// only create tokens that expire no later; nil then means the same time.
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	// JWT makes the secret a JSON Web Token signed by the daemon, for clients that
-	// take nothing else: RS256, with the claims owner_id and owner (the team),
-	// project_id and project, jti (the token's id), iss, sub, iat and exp. It is of
-	// one project: an empty ProjectID means the default project, which only the
-	// default team has. A nil ExpiresAt means in ten years. Not together with Admin.
+	// need one: RS256, with the claims owner_id and owner (the team), project_id
+	// and project, jti (the token's id), iss, sub, iat and exp. A JWT is for one
+	// project: an empty ProjectID means the default project, which only the
+	// default team has. A nil ExpiresAt means in ten years. Not together with
+	// Admin.
 	JWT bool `json:"jwt,omitempty"`
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Host is how the machine a daemon runs on bears its work. Where the daemon is in
-// a cgroup with limits, they are what the machine has.
+// Host is the load of the machine that a daemon runs on. If the daemon is in a cgroup with
+// limits, the limits count as the machine's size.
 type Host struct {
 	Version   string    `json:"version"` // of cay
 	StartedAt time.Time `json:"started_at"`
@@ -19,8 +19,8 @@ type Host struct {
 	// Load is the average number of tasks that ran or were runnable in the last 1, 5 and 15
 	// minutes, on the whole machine, as its kernel counts them.
 	Load [3]float64 `json:"load"`
-	// CPUBusy is the part of the CPUs' time that was used during the last CPUWindowMS, 0
-	// to 1. Nil if the kernel does not tell.
+	// CPUBusy is the part of the CPUs' time that was used during the last CPUWindowMS, 0 to
+	// 1. Nil if the kernel does not report it.
 	CPUBusy     *float64 `json:"cpu_busy"`
 	CPUWindowMS int64    `json:"cpu_window_ms"`
 
@@ -33,8 +33,8 @@ type Host struct {
 	DaemonMemoryBytes int64 `json:"daemon_memory_bytes"` // the daemon's own in RAM, without sandboxes
 }
 
-// Host tells how the daemon's machine is. Admin tokens only, since it says what all teams do
-// together. Errors: permission_denied.
+// Host returns the load of the daemon's machine. Admin tokens only, since it shows the
+// combined load of all teams. Errors: permission_denied.
 func (c *Client) Host(ctx context.Context) (*Host, error) {
 	return call[Host](ctx, c, wire.Request{Method: "GET", Path: "/v1/host"})
 }

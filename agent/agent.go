@@ -7,15 +7,15 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Agent is a model with instructions and tools. It can be used by any number of runs
-// at one time.
+// Agent is a model with instructions and tools. Any number of runs can use an Agent at
+// the same time.
 type Agent struct {
 	config Config
 	tools  map[string]*Tool // of config.Tools
 }
 
-// New makes an agent. It panics if two tools have one name, or if there is no SecretEnv
-// where approvals are to be signed: with RequireSignature, or if a tool needs an
+// New makes an agent. It panics if two tools have the same name, or if SecretEnv is
+// empty although approvals must be signed: with RequireSignature, or if a tool needs an
 // approval ApproveByMessage.
 func New(c Config) *Agent {
 	if c.Name == "" {
@@ -44,7 +44,7 @@ func New(c Config) *Agent {
 // Name is Config.Name.
 func (a *Agent) Name() string { return a.config.Name }
 
-// The attributes of runs of agents, by which they are found in lists.
+// The attributes of runs of agents, for finding the runs in lists.
 const (
 	AttributeAgent  = "$agent"        // Config.Name of the last that was called
 	AttributeModel  = "$agent.model"  // what it asks
@@ -67,8 +67,8 @@ const (
 	StepClose  = "agent.close"
 )
 
-// Workflow is the agent as a workflow of its own, of the agent's name, which does
-// Stream. It panics for a name that workflow.Define would not take.
+// Workflow returns a workflow with the agent's name that calls Stream. It panics for a
+// name that workflow.Define would not accept.
 func (a *Agent) Workflow(opts ...workflow.DefineOption) *workflow.Definition[Call, *Result] {
 	return workflow.Define(a.config.Name, a.Stream, opts...)
 }

@@ -105,7 +105,7 @@ assistant text "Take an umbrella."
 	}
 }
 
-// What is wrong with a Call is said, on the stream in general words.
+// An invalid Call fails, and the stream says so in general words.
 func TestAgent_Refused(t *testing.T) {
 	t.Parallel()
 	a := agent.New(agent.Config{Model: "cay/scripted", Tools: []agent.Tool{weather}})
@@ -350,7 +350,8 @@ assistant text "Rain."
 	}
 }
 
-// A tool that the client runs ends the Call; the next one has what came of it.
+// A call of a tool that the client runs ends the Call; the next Call has the tool's
+// result.
 func TestAgent_ClientTool(t *testing.T) {
 	t.Parallel()
 	a := agent.New(agent.Config{Model: "m", Tools: []agent.Tool{weather, agent.NewClientTool[struct{}]("locate", "Where the user is.")}})
@@ -384,7 +385,7 @@ tool tool-result l locate json "Bergen"
 	}
 }
 
-// A call nobody has answered is one that was not made.
+// A call without an answer counts as a call that was not made.
 func TestAgent_ClientTool_Abandoned(t *testing.T) {
 	t.Parallel()
 	a := agent.New(agent.Config{Model: "m", Tools: []agent.Tool{agent.NewClientTool[struct{}]("locate", "")}})
@@ -563,7 +564,8 @@ func TestAgent_ModelErrors(t *testing.T) {
 	}
 }
 
-// What clients cannot do without is there, also if nobody has said it.
+// Fields that clients require are on the stream, even if the model or the tool left
+// them empty.
 func TestAgent_NothingSaid(t *testing.T) {
 	t.Parallel()
 	silent := agent.NewWorkflowTool("silent", "", func(workflow.Context, struct{}) (string, error) { return "", errors.New("") })
@@ -766,7 +768,7 @@ func TestAgent_Calls(t *testing.T) {
 	}
 }
 
-// What an agent is made of wrongly is found when the program starts.
+// Invalid configurations of an agent panic when the program starts.
 func TestNew_Panics(t *testing.T) {
 	t.Parallel()
 	type none struct{}

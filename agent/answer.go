@@ -20,9 +20,9 @@ type answer struct {
 	Number  int     `json:"number"` // of the model's call, from 0
 	Model   string  `json:"model"`  // that was asked
 	Message Message `json:"message"`
-	// Invalid is why calls cannot be made, by their ids.
+	// Invalid has, by the call's id, the reason why a call cannot be made.
 	Invalid map[string]string `json:"invalid,omitempty"`
-	// Unfit is why the text is not the output that was asked for.
+	// Unfit is why the text does not fit the output format of the Config.
 	Unfit string `json:"unfit,omitempty"`
 
 	FinishReason FinishReason `json:"finish_reason"`
@@ -39,7 +39,7 @@ const (
 	maxSources  = 1000
 )
 
-// builder makes an answer of its pieces, and the chunks that people see of them.
+// builder builds an answer from its pieces, and makes the chunks that readers get.
 type builder struct {
 	answer
 	tools map[string]*Tool // that were offered
@@ -51,7 +51,7 @@ type builder struct {
 	ended  bool
 }
 
-// newBuilder returns a builder of the answer number n.
+// newBuilder returns a builder of the answer with the number a.Number.
 func newBuilder(a answer, tools map[string]*Tool, prompt []Message) *builder {
 	b := &builder{
 		answer: a, tools: tools,
@@ -68,7 +68,7 @@ func newBuilder(a answer, tools map[string]*Tool, prompt []Message) *builder {
 	return b
 }
 
-// take takes the next piece, and returns what people see of it. Errors: unavailable
+// take adds the next piece, and returns the chunks for readers. Errors: unavailable
 // for pieces that do not fit together.
 func (b *builder) take(p *Piece) ([]Chunk, error) {
 	if b.ended {
@@ -144,7 +144,7 @@ func (b *builder) add(p Part) error {
 	return nil
 }
 
-// kinds are what the pieces of blocks make.
+// kinds has the types of the parts and chunks of a block.
 var kinds = map[PieceType]struct {
 	block PartType
 	chunk ChunkType
@@ -157,7 +157,7 @@ var kinds = map[PieceType]struct {
 	PieceReasoningEnd:   {Reasoning, ChunkReasoningEnd},
 }
 
-// key tells blocks of text from those of reasoning that have the same id.
+// key distinguishes blocks of text from blocks of reasoning with the same id.
 func key(t PartType, id string) string { return string(t) + " " + id }
 
 func (b *builder) begin(p *Piece) ([]Chunk, error) {
@@ -205,8 +205,8 @@ func (b *builder) end(p *Piece) ([]Chunk, error) {
 	return []Chunk{{Type: kinds[p.Type].chunk, ID: p.ID, ProviderMetadata: p.Metadata}}, nil
 }
 
-// callID returns our id of a call: the model's own, unless the conversation has a
-// call of that id already. Some providers count from 0 in each answer.
+// callID returns our id of a call: the model's own, unless the conversation already
+// has a call with that id. Some providers count from 0 in each answer.
 func (b *builder) callID(id string) string {
 	if ours, ok := b.names[id]; ok {
 		return ours
@@ -223,7 +223,7 @@ func (b *builder) callID(id string) string {
 	return ours
 }
 
-// dynamic reports whether a tool is one that was not offered.
+// dynamic reports whether a tool was not offered to the model.
 func (b *builder) dynamic(name string, said bool) bool { return said || b.tools[name] == nil }
 
 func (b *builder) call(p *Piece) ([]Chunk, error) {
@@ -253,7 +253,7 @@ func (b *builder) call(p *Piece) ([]Chunk, error) {
 	}}, nil
 }
 
-// readInput reads what a model wrote as input. Input that is not JSON becomes a
+// readInput reads the input that a model wrote. Input that is not JSON becomes a
 // string.
 func readInput(text string) (json.RawMessage, error) {
 	raw := bytes.TrimSpace([]byte(text))
@@ -272,7 +272,7 @@ func readInput(text string) (json.RawMessage, error) {
 	return quoted, problem
 }
 
-// fits says why a call cannot be made.
+// fits returns an error if a call cannot be made.
 func fits(tools map[string]*Tool, name string, input json.RawMessage) error {
 	t := tools[name]
 	if t == nil {
@@ -308,7 +308,8 @@ func (b *builder) result(p *Piece) ([]Chunk, error) {
 	return []Chunk{c}, b.add(Part{Type: ToolResultPart, CallID: id, ToolName: p.ToolName, Output: &o, Options: p.Metadata})
 }
 
-// outputChunk is what people see of an output; value is what the tool returned.
+// outputChunk returns the chunk that shows an output to readers; value is the
+// tool's result.
 func outputChunk(id string, o *Output, value json.RawMessage) (Chunk, error) {
 	switch {
 	case o.Type == OutputDenied:
@@ -351,7 +352,7 @@ func (b *builder) drop() {
 	})
 }
 
-// address is the URL of a file, a data URL if it is at hand.
+// address returns the URL of a file, a data URL if its data is known.
 func (f *File) address() string {
 	if f.URL != "" {
 		return f.URL
@@ -359,7 +360,7 @@ func (f *File) address() string {
 	return "data:" + f.MediaType + ";base64," + base64.StdEncoding.EncodeToString(f.Data)
 }
 
-// calls are the calls of the answer, in their order.
+// calls returns the calls of the answer, in order.
 func (a *answer) calls() (calls []ToolCall) {
 	for i := range a.Message.Parts {
 		if p := &a.Message.Parts[i]; p.Type == ToolCallPart {
@@ -369,7 +370,7 @@ func (a *answer) calls() (calls []ToolCall) {
 	return calls
 }
 
-// reasoning is what the model thought.
+// reasoning returns the model's reasoning.
 func (a *answer) reasoning() string {
 	var b bytes.Buffer
 	for i := range a.Message.Parts {
@@ -390,7 +391,7 @@ func (a *answer) results() (results []ToolResult) {
 	return results
 }
 
-// approvals are the calls whose provider asks whether it may make them.
+// approvals returns the calls for which the provider asks for approval.
 func (a *answer) approvals() (pending []ToolCall) {
 	for i := range a.Message.Parts {
 		if p := &a.Message.Parts[i]; p.Type == ApprovalRequest {

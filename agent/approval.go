@@ -9,12 +9,12 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Approval is the answer to whether a tool may be called.
+// Approval is a person's answer to the question whether a tool may be called.
 type Approval struct {
 	Approved bool   `json:"approved"`
 	Reason   string `json:"reason,omitempty"` // told to the model if it is not
 	By       string `json:"by,omitempty"`     // who answers, for the log
-	// Signature is what ApprovalQuestion.Sign makes, for agents that want it.
+	// Signature is made by ApprovalQuestion.Sign, for agents that require it.
 	Signature string `json:"signature,omitempty"`
 }
 
@@ -49,16 +49,17 @@ type ApprovalQuestion struct {
 	Agent      string          `json:"agent"`
 	Tool       string          `json:"tool"`
 	Input      json.RawMessage `json:"input"`
-	// Signed says that only an answer counts that was signed: see Sign.
+	// Signed says that only a signed answer is accepted: see Sign.
 	Signed bool `json:"signed,omitempty"`
-	// Token is the hook's. It is not in the metadata, but Questions fills it.
+	// Token is the hook's token. It is not in the metadata; Questions sets it.
 	Token string `json:"token,omitempty"`
 }
 
 // approvalID is the id of the question about a call. Source: the AI SDK.
 func approvalID(callID string) string { return "approval-" + callID }
 
-// Questions lists what a run waits to be approved, at hooks. Errors: not_found.
+// Questions lists the calls of a run that wait for approval at hooks. Errors:
+// not_found.
 func Questions(ctx context.Context, c *workflow.Client, run string) ([]ApprovalQuestion, error) {
 	var all []ApprovalQuestion
 	for cursor := ""; ; {
@@ -82,12 +83,13 @@ func Questions(ctx context.Context, c *workflow.Client, run string) ([]ApprovalQ
 
 // Approve answers a question by the token of its hook: see Questions. The run drops and
 // logs an answer that it cannot accept, because its signature is missing or wrong: the
-// question stays open. Errors: not_found (it was answered, or the run has ended).
+// question stays open. Errors: not_found (the question was answered, or the run has
+// ended).
 func Approve(ctx context.Context, c *workflow.Client, token string, a Approval) error {
 	return workflow.ResumeHook(ctx, c, token, a)
 }
 
-// wait asks at a hook whether a call may be made, and waits for the answer.
+// wait asks for approval of a call at a hook, and waits for the answer.
 func (l *loop) wait(ctx workflow.Context, c ToolCall) (Approval, error) {
 	q := ApprovalQuestion{
 		Run: ctx.Info().RunID, ApprovalID: approvalID(c.ID), CallID: c.ID, Agent: l.config.Name, Tool: c.Name, Input: c.Input,
@@ -128,8 +130,8 @@ func (l *loop) wait(ctx workflow.Context, c ToolCall) (Approval, error) {
 	}
 }
 
-// show shows a question on the stream. It fails now if there is no secret to verify the
-// answer with, and not when somebody has answered.
+// show writes a question to the stream. If the secret for verifying the answer is
+// missing, show fails now, before anyone answers.
 func (l *loop) show(ctx workflow.Context, q *ApprovalQuestion) error {
 	quiet, env := l.call.Quiet, l.config.Approvals.SecretEnv
 	if quiet && env == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// question signs the questions about calls, and writes them to the stream. They come
-// back with the answers, in the messages of another Call.
+// question signs the questions about calls, and writes them to the stream. The
+// questions come back with the answers, in the messages of another Call.
 func (l *loop) question(ctx workflow.Context, calls []ToolCall) ([]Part, error) {
 	agent, conversation := l.config.Name, l.call.Conversation
 	secret, quiet := l.config.Approvals.SecretEnv, l.call.Quiet
@@ -48,7 +48,7 @@ func (l *loop) question(ctx workflow.Context, calls []ToolCall) ([]Part, error) 
 	return parts, nil
 }
 
-// reply is an answer to a question, with the call it is about.
+// reply is an answer to a question, with the call that the question is about.
 type reply struct {
 	call      ToolCall
 	id        string
@@ -59,7 +59,7 @@ type reply struct {
 }
 
 // replies finds the answers in a conversation whose calls have no result yet. Errors:
-// permission_denied for an answer to what was not asked.
+// permission_denied for an answer without a question.
 func replies(messages []Message) ([]reply, error) {
 	calls := make(map[string]ToolCall)
 	asked := make(map[string]*Part) // by approval id
@@ -104,12 +104,12 @@ func replies(messages []Message) ([]reply, error) {
 	return all, nil
 }
 
-// Answers returns the question that the messages of a Call answer and that nothing has
-// come of yet, as an id of the question and an id of the answer; both are empty if
-// there is no such question. Answers verifies nothing: the agent does. A program that
-// wants each question answered once starts the run that gets the messages with a
-// workflow.Key made of the question's id, and refuses the Call
-// if there is a run with that key that was given another answer, as agent/chat does.
+// Answers returns the ids of the question that the messages of a Call answer, and of
+// the answer; both are empty if the messages answer no open question. Answers verifies
+// nothing: the agent does. A program that wants each question answered only once
+// starts the run that gets the messages with a workflow.Key made of the question's id,
+// and refuses the Call if the run with that key has another answer, as agent/chat
+// does.
 //
 // Errors: permission_denied if they answer what was not asked, or questions of several
 // answers of the model.
@@ -138,7 +138,7 @@ func Answers(messages []Message) (question, answer string, err error) {
 	return question, base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }
 
-// settle makes the calls that were approved since, and says which were not.
+// settle makes the calls that were approved, and writes the denials of the others.
 func (l *loop) settle(ctx workflow.Context) error {
 	if l.config.Approvals.Mode != ApproveByMessage {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// hookSignature begins the signatures of answers at hooks.
+// hookSignature is the prefix of signatures of answers at hooks.
 const hookSignature = "h1."
 
 // Sign returns the answer a, signed with the secret (at least 32 bytes) that the agent
@@ -61,7 +61,7 @@ func (s secret) sumAtHook(q *ApprovalQuestion, a Approval) ([]byte, error) {
 	return mac.Sum(nil), nil
 }
 
-// problem says why an answer is not one that was signed to the question, "" if it is.
+// problem returns why a's signature is not valid for the question, "" if it is valid.
 func (s secret) problem(q *ApprovalQuestion, a Approval) string {
 	want, err := s.sumAtHook(q, a)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s secret) problem(q *ApprovalQuestion, a Approval) string {
 	return ""
 }
 
-// counts reports whether what was sent to a hook is an answer.
+// counts reports whether the value sent to a hook is a valid answer.
 func (l *loop) counts(ctx workflow.Context, q ApprovalQuestion, a Approval) (bool, error) {
 	p := l.config.Approvals
 	problem := ""

@@ -76,8 +76,8 @@ func signed(t *testing.T, q agent.ApprovalQuestion, a agent.Approval) agent.Appr
 	return s
 }
 
-// With RequireSignature an answer counts only at the hook, and for the call, that it
-// was signed for. What does not count leaves the question as it was.
+// With RequireSignature an answer is accepted only at the hook, and for the call, that it
+// was signed for. Other answers leave the question open.
 func TestApproval_Signed(t *testing.T) {
 	t.Setenv(secretEnv, string(approvers))
 	yes := agent.Approval{Approved: true, By: "ann"}
@@ -148,7 +148,8 @@ func TestApproval_Signed(t *testing.T) {
 			answer(q, signed(t, q, agent.Approval{Reason: "no", By: "ann"})) // had the other counted, this came too late
 			used := signed(t, other, yes)
 			answer(other, used)
-			// The same calls again, in the same run: what was signed before is not for them.
+			// The same calls again, in the same run: earlier signatures are not valid for
+			// them.
 			again := questions(t, k, runs[0].ID, asked[0])
 			answer(again["b"], used)
 			answer(again["b"], signed(t, again["b"], agent.Approval{Reason: "not twice"}))
@@ -203,8 +204,7 @@ func TestApproval_SignedIfWanted(t *testing.T) {
 	}
 }
 
-// A secret that is not there is found when the question is asked, not when somebody
-// has answered it.
+// A missing secret is found when the question is asked, not when it is answered.
 func TestApproval_NoSecret(t *testing.T) {
 	t.Setenv(secretEnv, "short")
 	var paid atomic.Int64

@@ -66,7 +66,7 @@ func TestApproval_Hook(t *testing.T) {
 			if q.Token = ""; q.ApprovalID != "approval-big" || q.CallID != "big" || q.Agent != "clerk" || q.Tool != "pay" || string(q.Input) != `{"to":"bob","amount":50}` || token == "" {
 				t.Errorf("the question is %+v", q)
 			}
-			// What is no answer does not count.
+			// Values that are not an Approval are ignored.
 			for _, nonsense := range []any{"yes", map[string]string{"reason": "x"}} {
 				if err := workflow.ResumeHook(t.Context(), k.Client, token, nonsense); err != nil {
 					t.Fatal(err)

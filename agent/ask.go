@@ -7,7 +7,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// ask calls the model: one step.
+// ask calls the model in a single step.
 func (l *loop) ask(ctx workflow.Context, p *Preparation, offered []*Tool) (*answer, error) {
 	call := &ModelCall{
 		Model: p.Model, Prompt: prompt(p.Instructions, p.Messages), Settings: p.Settings,
@@ -42,8 +42,8 @@ func (l *loop) ask(ctx workflow.Context, p *Preparation, offered []*Tool) (*answ
 	return a, nil
 }
 
-// ask calls the model, within a step, and writes what it says to the stream, or what
-// progress it makes.
+// ask calls the model, within a step, and writes the answer, or the progress of the
+// agent, to the stream.
 func ask(ctx context.Context, call *ModelCall, b *builder, quiet bool, shown *progress) (*answer, error) {
 	send := func(...Chunk) error { return nil }
 	if !quiet {

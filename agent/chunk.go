@@ -6,16 +6,16 @@ import (
 )
 
 // StreamName is the stream of a run that agents write to: UI message chunks of the
-// AI SDK, each a JSON object. Its chunks of type start-step have one member more,
-// "step", the id of the step that asks the model: a second one with the same id
-// means that the answer that began with the first was cut off by a crash, or
-// failed, and is being given again; what lies between counts no more. (As long as
-// it says the same again nothing is written, and if it goes on from there nobody is
-// told: most clients cannot forget.) Package agent/chat takes the member out, and tells
-// clients as well as they can be told.
+// AI SDK, each a JSON object. Chunks of type start-step have an additional member,
+// "step", the id of the step that asks the model. A second start-step with the same
+// id means that the answer that began with the first one was cut off by a crash, or
+// failed, and is given again; the chunks in between are void. (As long as the retry
+// repeats the same text, nothing is written, and if it continues from there,
+// readers notice nothing: most clients cannot drop text.) Package agent/chat
+// removes the member, and informs clients as well as their protocol allows.
 const StreamName = "ui"
 
-// ChunkType is what a Chunk is.
+// ChunkType is the type of a Chunk.
 type ChunkType string
 
 // The chunks. Source: the AI SDK's UI message stream protocol, version 1.
@@ -47,7 +47,7 @@ const (
 	ChunkResetStep          ChunkType = "reset-step" // AI SDK 7: forget all since the last start-step
 )
 
-// data reports whether a chunk is a program's own.
+// data reports whether a chunk is the program's own.
 func (t ChunkType) data() bool { return strings.HasPrefix(string(t), "data-") }
 
 // Chunk is a piece of an answer as chat pages take it. Type says which fields
@@ -56,7 +56,7 @@ func (t ChunkType) data() bool { return strings.HasPrefix(string(t), "data-") }
 type Chunk struct {
 	Type ChunkType `json:"type"`
 	ID   string    `json:"id,omitempty"` // of a text or reasoning block; of data
-	// Delta is never left out of deltas, also if it is empty.
+	// Delta is never left out of deltas, even if it is empty.
 	Delta *string `json:"delta,omitempty"`
 
 	MessageID       string          `json:"messageId,omitempty"`

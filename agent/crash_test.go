@@ -299,8 +299,8 @@ func newWorld(seed uint64, crashes int) *world {
 	return w
 }
 
-// view is what a reader has in the end, who knows the rule of the stream: what was
-// said, in order, and the last output of each call.
+// view returns the final view of a reader that knows the rule of the stream: the
+// texts, in order, and the last output of each call.
 func view(t *testing.T, r *agent.Result, stream []agent.Chunk) string {
 	t.Helper()
 	var b strings.Builder

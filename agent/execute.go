@@ -62,8 +62,8 @@ func (l *loop) mend(ctx workflow.Context, a *answer, tools map[string]*Tool) ([]
 	return calls, nil
 }
 
-// check finds out, within a step, which calls can be made now, and writes what became
-// of them.
+// check finds out, within a step, which calls can be made now, and writes the outcome
+// to the stream.
 func check(ctx context.Context, calls []ToolCall, chunks []Chunk, repaired map[int]bool, tools map[string]*Tool, quiet bool) ([]ToolCall, error) {
 	seen := make([]Chunk, len(calls))
 	for i := range calls {
@@ -90,14 +90,14 @@ func check(ctx context.Context, calls []ToolCall, chunks []Chunk, repaired map[i
 	return calls, sent(workflow.Stream[Chunk](ctx, StreamName), seen...)
 }
 
-// executed is what came of the calls of an answer.
+// executed is the outcome of the calls of an answer.
 type executed struct {
 	results []ToolResult // in the order of the calls
 	pending []ToolCall
 	asked   []Part // the questions about those that need an approval
 }
 
-// execute makes the calls, all at one time.
+// execute makes the calls, all at the same time.
 func (l *loop) execute(ctx workflow.Context, calls []ToolCall, tools map[string]*Tool) (*executed, error) {
 	var done executed
 	var asked []ToolCall
@@ -153,7 +153,7 @@ func (l *loop) execute(ctx workflow.Context, calls []ToolCall, tools map[string]
 	return &done, nil
 }
 
-// needsApproval reports whether a person is to be asked.
+// needsApproval reports whether the call needs a person's approval.
 func (t *Tool) needsApproval(c ToolCall) (bool, error) {
 	if t.asks == nil {
 		return false, nil
@@ -207,7 +207,7 @@ func (l *loop) invoke(ctx workflow.Context, t *Tool, c ToolCall) (outcome, error
 	}, t.steps...)
 }
 
-// refused is what the model is told of an error.
+// refused returns the outcome that tells the model of an error.
 func refused(err error) outcome {
 	return outcome{Told: &Output{Type: OutputErrorText, Text: words(err)}}
 }
@@ -216,7 +216,7 @@ func denied(reason string) outcome { return outcome{Told: &Output{Type: OutputDe
 
 const maxWords = 16 << 10
 
-// words is what a tool's error says.
+// words returns the text of a tool's error.
 func words(err error) string {
 	var s *workflow.StepError
 	if errors.As(err, &s) && s.Err != nil {
@@ -233,10 +233,10 @@ func words(err error) string {
 	return text
 }
 
-// maxShown bounds what of an output goes to the stream, in bytes.
+// maxShown bounds the part of an output that goes to the stream, in bytes.
 const maxShown = 4 << 20
 
-// tell tells readers what came of a call.
+// tell writes the outcome of a call to the stream.
 func (l *loop) tell(ctx workflow.Context, c ToolCall, o outcome) (ToolResult, error) {
 	r := ToolResult{CallID: c.ID, Name: c.Name, Output: o.output(), Usage: o.Usage}
 	if l.call.Quiet {

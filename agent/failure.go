@@ -15,17 +15,17 @@ import (
 // to. A call that would have to wait longer fails: the run would seem to hang.
 const patience = 15 * time.Minute
 
-// failureJSON is an error as the gateway says it.
+// failureJSON is an error in the gateway's JSON.
 type failureJSON struct {
 	Message string `json:"message"`
 	Type    string `json:"type"`
 	Status  int    `json:"statusCode"` // in the middle of an answer
 }
 
-// readFailure is the error that an answer broke off with.
+// readFailure returns the error that an answer broke off with.
 func readFailure(raw json.RawMessage) error { return failure(raw, 0, 0) }
 
-// failure is an error of the gateway. status is 0 if the error has it itself.
+// failure returns an error of the gateway. status is 0 if raw has the status.
 func failure(raw json.RawMessage, status int, after time.Duration) error {
 	var w failureJSON
 	if json.Unmarshal(raw, &w) != nil {
@@ -47,7 +47,8 @@ func failure(raw json.RawMessage, status int, after time.Duration) error {
 	return e
 }
 
-// codeOf is the code of a status of the gateway's. See its table of errors.
+// codeOf returns the code for an HTTP status of the gateway. See its table of
+// errors.
 func codeOf(status int) cay.Code {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
@@ -75,7 +76,7 @@ func codeOf(status int) cay.Code {
 	return cay.Unavailable
 }
 
-// retryAfter reads how long to wait, in the finer of the two forms.
+// retryAfter reads how long to wait, from the more precise of the two headers.
 func retryAfter(h http.Header) time.Duration {
 	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil && ms > 0 && ms < 1e12 {
 		return time.Duration(ms * float64(time.Millisecond))

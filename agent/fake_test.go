@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// model answers calls of models: what is asked for the nth time with the nth answer
-// there is for it, the last one for ever.
+// model answers the nth call of a model with its nth answer, and repeats the last answer
+// for ever.
 type model struct {
 	// answer makes the pieces of the answer to a call, which is the nth from 0. An error
 	// comes after them.

@@ -44,8 +44,8 @@ func (f *File) tagged() (json.RawMessage, error) {
 	}{"data", f.Data})
 }
 
-// readFile reads a file in the forms of any version: data that is tagged, or a
-// string that is a URL, a data URL or base64.
+// readFile reads a file in the form of any version: tagged data, or a string that
+// is a URL, a data URL or base64.
 func (p *Part) readFile(w *partJSON) error {
 	f := &File{MediaType: w.MediaType, Name: w.Filename}
 	p.File = f
@@ -145,7 +145,7 @@ func (f *File) readString(s string) error {
 	return nil
 }
 
-// readBase64 takes both alphabets, with padding and without.
+// readBase64 accepts both alphabets, with padding and without.
 func (f *File) readBase64(s string) error {
 	s = strings.TrimRight(s, "=")
 	encoding := base64.RawStdEncoding

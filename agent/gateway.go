@@ -26,20 +26,21 @@ const (
 	maxError  = 1 << 20
 )
 
-// Gateway calls models by the gateway of a cay daemon, in the AI SDK's protocol,
+// Gateway calls models through the gateway of a cay daemon, in the AI SDK's protocol,
 // specification 4. The zero value can be used. Do not change a Gateway after its first
 // use.
 type Gateway struct {
-	// URL is the gateway's address. Empty means $CAY_GATEWAY_URL, else that of this
-	// machine.
+	// URL is the gateway's address. Empty means $CAY_GATEWAY_URL, else the gateway of
+	// this machine.
 	URL string
 	// Key is the secret of a key, or of a token of the daemon. Empty means
-	// $CAY_GATEWAY_KEY, else $CAY_TOKEN, else the admin token of this machine for a
-	// gateway on it.
+	// $CAY_GATEWAY_KEY, else $CAY_TOKEN, else this machine's admin token for a gateway
+	// on this machine.
 	Key string
-	// User is on whose behalf calls are made, and Tags say what for. Both are recorded,
-	// and may have budgets. There is one tag more for the agent that calls, "agent:" and
-	// its name, unless there are 64; the run is the session of the call.
+	// User is the end user that calls are made for, and Tags describe their purpose.
+	// Both are recorded, and may have budgets. Gateway adds a tag for the calling agent,
+	// "agent:" and its name, unless there are 64 tags; the run is the session of the
+	// call.
 	User string
 	Tags []string
 	// HTTPClient sends the requests. Nil means http.DefaultTransport without a timeout:
@@ -53,8 +54,8 @@ type Gateway struct {
 	err      error
 }
 
-// agentTag begins the tag of an agent. maxTags is how many the gateway takes, maxTag how
-// long each may be, in bytes.
+// agentTag is the prefix of the tag of an agent. The gateway accepts maxTags tags of at
+// most maxTag bytes.
 const (
 	agentTag = "agent:"
 	maxTags  = 64
@@ -93,9 +94,9 @@ func (g *Gateway) resolve() {
 	g.client = &c
 }
 
-// Stream implements Models. Beside what that says, errors are invalid (the call, or
-// the gateway's address), unauthenticated, permission_denied, not_found (the model),
-// too_large, quota_exceeded (a budget, which is workflow.Fatal, or a rate).
+// Stream implements Models. In addition to the errors of Models it returns invalid (the
+// call, or the gateway's address), unauthenticated, permission_denied, not_found (the
+// model), too_large, quota_exceeded (a budget, which is workflow.Fatal, or a rate).
 func (g *Gateway) Stream(ctx context.Context, call *ModelCall, emit func(*Piece) error) error {
 	if g.once.Do(g.resolve); g.err != nil {
 		return g.err
@@ -119,7 +120,7 @@ func (g *Gateway) Stream(ctx context.Context, call *ModelCall, emit func(*Piece)
 	return readAnswer(ctx, resp.Body, emit)
 }
 
-// request makes the request of a call.
+// request makes the HTTP request for a call.
 func (g *Gateway) request(ctx context.Context, call *ModelCall) (*http.Request, error) {
 	body, err := json.Marshal(call)
 	if err != nil {
@@ -162,7 +163,7 @@ func (g *Gateway) request(ctx context.Context, call *ModelCall) (*http.Request, 
 	return req, nil
 }
 
-// tagsIn counts the tags that a call has of its own.
+// tagsIn counts the tags in a call's own options.
 func tagsIn(o Options) int {
 	var own struct{ Tags []json.RawMessage }
 	_ = json.Unmarshal(o["gateway"], &own) // what is wrong with it the gateway says
@@ -171,7 +172,7 @@ func tagsIn(o Options) int {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// plain is a text as a header can have it.
+// plain returns a text in a form that a header can have.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if isControl(r) {
@@ -181,7 +182,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// readAnswer hands over the pieces of an answer.
+// readAnswer passes the pieces of an answer to emit.
 func readAnswer(ctx context.Context, body io.Reader, emit func(*Piece) error) error {
 	bounded := &io.LimitedReader{R: body, N: maxAnswer}
 	events := sse.NewReader(bounded, maxEvent)
@@ -215,8 +216,8 @@ func readAnswer(ctx context.Context, body io.Reader, emit func(*Piece) error) er
 	}
 }
 
-// broken says why there is no answer, or not the rest of it: because ctx has ended,
-// or of something that may be better the next time.
+// broken returns the error for an answer that is missing or incomplete: the end of ctx,
+// or else an error that a retry may avoid.
 func broken(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -228,7 +229,7 @@ func broken(ctx context.Context, what string, err error) error {
 	return cay.Errorf(cay.Unavailable, "%s: %w", what, err)
 }
 
-// answerError is the error that the gateway answered.
+// answerError returns the error in the gateway's answer.
 func answerError(resp *http.Response) error {
 	if resp.StatusCode/100 == 3 {
 		return cay.Errorf(cay.Invalid, "the gateway answers with a redirect to %.200q", resp.Header.Get("Location")).

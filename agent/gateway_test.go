@@ -27,8 +27,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// serve starts the gateway of a daemon, whose model cay/scripted has a script. What
-// was streamed is in the book for certain once the engine is closed.
+// serve starts the gateway of a daemon, whose model cay/scripted has a script. The
+// book is sure to have all streamed calls once the engine is closed.
 func serve(t *testing.T, text string) (*agent.Gateway, *ledger.Book, *gatewayd.Engine) {
 	t.Helper()
 	d := dbtest.Open(t)
@@ -186,7 +186,7 @@ func TestGateway_Errors(t *testing.T) {
 	}
 }
 
-// What a server may answer, and what is made of it.
+// The possible answers of a server, and the results that Gateway makes of them.
 func TestGateway_Answers(t *testing.T) {
 	t.Parallel()
 	const finish = `data: {"type":"finish","finishReason":{"unified":"stop","raw":"x"},"usage":{"inputTokens":{"total":3,"cacheRead":1},"outputTokens":{"total":2,"reasoning":1}},"providerMetadata":{"gateway":{"generationId":"gen_1","cost":"0.5"}}}` + "\n\n"

@@ -71,8 +71,8 @@ func assist(ctx context.Context, db, service string, out io.Writer) (err error) 
 	return nil
 }
 
-// service is the gateway and the bookings. It counts what it is asked, and at one
-// place it holds the first who comes there until they are gone.
+// service plays the gateway and the bookings. It counts its requests, and at one
+// place it holds the first client until that client is gone.
 type service struct {
 	hold string
 	held chan struct{}
@@ -138,8 +138,8 @@ var answers = [][]string{
 	},
 }
 
-// The process is killed with SIGKILL in the middle of each thing it does. What was
-// complete is not done again: one charge for each answer, one booking for each call.
+// The process is killed with SIGKILL in the middle of each operation. Completed
+// operations are not repeated: one charge for each answer, one booking for each call.
 func TestAgent_Killed(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"turn 0", "book room", "book table", "turn 1", "book taxi", "turn 2"} {

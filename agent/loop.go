@@ -17,29 +17,30 @@ const (
 	defaultModelRetries = 3
 )
 
-// Stream answers a Call, and writes what the model says to the run's stream
-// StreamName as it comes.
+// Stream answers a Call, and writes the model's answer to the run's stream StreamName
+// as it arrives.
 //
 // Errors: invalid for a Call that is wrong or an answer that does not fit Output;
-// ErrCancelled; deadline_exceeded, which is ErrTimeout too; permission_denied for an
-// approval that was not asked for; a *workflow.StepError if the model could not be
-// asked, which has the code of Models; and those of the functions of Config. Before
-// it returns one, the stream has said that the answer failed, in words for everybody,
-// and is closed; but not after NoClose, where that is for Fail.
+// ErrCancelled; deadline_exceeded, which is also ErrTimeout; permission_denied for an
+// approval of a question that was not asked; a *workflow.StepError if the call of the
+// model failed, with the code of the error of Models; and the errors of the functions
+// of Config. Before Stream returns an error, it writes a message about the failure,
+// in words for every reader, to the stream and closes it. With NoClose it does not:
+// call Fail then.
 func (a *Agent) Stream(ctx workflow.Context, call Call) (*Result, error) {
 	r, _, err := a.answer(ctx, call, nil)
 	return r, err
 }
 
-// Generate is Stream off the stream, as for a Call that is Quiet.
+// Generate is Stream without writing to the stream, as for a Call that is Quiet.
 func (a *Agent) Generate(ctx workflow.Context, call Call) (*Result, error) {
 	call.Quiet = true
 	r, _, err := a.answer(ctx, call, nil)
 	return r, err
 }
 
-// answer answers a Call. It returns what was used, also if that came to nothing. by is
-// the call of a tool that the agent is; nil if it is none.
+// answer answers a Call. It returns the usage even if the Call fails. by is the tool
+// call that the agent executes; nil if the agent is not called as a tool.
 func (a *Agent) answer(ctx workflow.Context, call Call, by *calling) (*Result, Usage, error) {
 	l, err := a.newLoop(ctx, call)
 	var r *Result
@@ -62,7 +63,7 @@ func (a *Agent) answer(ctx workflow.Context, call Call, by *calling) (*Result, U
 	return nil, l.usage, err
 }
 
-// loop is a Call that is being answered.
+// loop is a Call in progress.
 type loop struct {
 	agent  *Agent
 	config Config // with what the Call has instead
@@ -123,7 +124,7 @@ func (a *Agent) newLoop(ctx workflow.Context, call Call) (*loop, error) {
 	return l, err
 }
 
-// bounded is run within the Call's timeout, with the run's attributes.
+// bounded executes run within the Call's timeout, with the run's attributes.
 func (l *loop) bounded(ctx workflow.Context, first bool) (*Result, error) {
 	limited := ctx
 	if d := l.config.Timeout; d > 0 {
@@ -151,7 +152,7 @@ func (l *loop) bounded(ctx workflow.Context, first bool) (*Result, error) {
 	return r, l.finish(ctx, r)
 }
 
-// name puts who answers into the run's attributes.
+// name writes the agent and the model into the run's attributes.
 func (l *loop) name(ctx workflow.Context) error {
 	have := ctx.Info().Attributes
 	if have[AttributeAgent] == l.config.Name && have[AttributeModel] == l.config.Model {
@@ -163,7 +164,7 @@ func (l *loop) name(ctx workflow.Context) error {
 	})
 }
 
-// run goes through the steps.
+// run executes the steps.
 func (l *loop) run(ctx workflow.Context) (*Result, error) {
 	if err := l.start(ctx); err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (l *loop) run(ctx workflow.Context) (*Result, error) {
 	}
 }
 
-// stops reports whether the loop ends though the model wants to go on.
+// stops reports whether the loop ends although the model has called tools.
 func (l *loop) stops() bool {
 	if l.config.MaxSteps > 0 && len(l.steps) >= l.config.MaxSteps {
 		return true
@@ -228,13 +229,13 @@ func (l *loop) result(t *turn) *Result {
 // turn is one call of the model with the results of its tools.
 type turn struct {
 	step StepResult
-	// final says that nothing of what the model wants is left to be done.
+	// final says that no calls of the model are left to be made.
 	final   bool
 	pending []ToolCall
 	unfit   string // why the text is not the output that was asked for
 }
 
-// turn asks the model and does what it wants.
+// turn calls the model and makes the model's tool calls.
 func (l *loop) turn(ctx workflow.Context) (*turn, error) {
 	if err := l.compact(ctx); err != nil {
 		return nil, err
@@ -300,7 +301,7 @@ func resultMessage(results []ToolResult) Message {
 	return m
 }
 
-// compact replaces the conversation if it has become long.
+// compact replaces the conversation if it has become too long.
 func (l *loop) compact(ctx workflow.Context) error {
 	if l.config.Compact == nil || l.config.CompactAbove <= 0 {
 		return nil
@@ -328,7 +329,7 @@ func (l *loop) compact(ctx workflow.Context) error {
 	return nil
 }
 
-// size is about how many bytes a conversation has.
+// size returns the approximate size of a conversation in bytes.
 func size(messages []Message) (n int64) {
 	eachPart(messages, func(_ *Message, p *Part) {
 		n += int64(len(p.Text) + len(p.Input))
@@ -342,7 +343,7 @@ func size(messages []Message) (n int64) {
 	return n
 }
 
-// prepare says what the model is asked next, and which tools it has.
+// prepare returns the next call of the model, and the model's tools.
 func (l *loop) prepare(ctx workflow.Context) (*Preparation, []*Tool, error) {
 	c := &l.config
 	p := &Preparation{

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Role is who a Message is from.
+// Role is the sender of a Message.
 type Role string
 
 // The roles.
@@ -18,8 +18,8 @@ const (
 
 // Message is one turn of a conversation. Its JSON is that of the AI SDK's prompts
 // (language model specification 4): a system message has a string as content, all
-// others have parts. Reading also takes the forms programs write by hand: content
-// that is a string, and parts of the type image.
+// others have parts. UnmarshalJSON also accepts the forms that people write by
+// hand: content that is a string, and parts of the type image.
 type Message struct {
 	Role  Role
 	Parts []Part
@@ -27,12 +27,12 @@ type Message struct {
 	Options Options
 }
 
-// Options are settings for, or metadata of, one provider each: its name to a JSON
-// object. Options that a provider sends with a part (signatures of reasoning,
-// say) must be sent back with that part, unchanged.
+// Options are settings for, or metadata of, one provider each: they map the
+// provider's name to a JSON object. Options that a provider sends with a part
+// (signatures of reasoning, say) must be sent back with that part, unchanged.
 type Options map[string]json.RawMessage
 
-// PartType is what a Part is.
+// PartType is the type of a Part.
 type PartType string
 
 // The parts a Message may have, with the roles that have them.
@@ -48,7 +48,7 @@ const (
 	Custom           PartType = "custom"                 // assistant
 )
 
-// Part is a piece of a Message. Type says which fields count.
+// Part is a piece of a Message. Type says which fields apply.
 type Part struct {
 	Type PartType
 
@@ -84,7 +84,7 @@ type File struct {
 	Reference map[string]string // provider to the id the file was uploaded as
 }
 
-// OutputType is what an Output is.
+// OutputType is the type of an Output.
 type OutputType string
 
 // The outputs of tools.
@@ -97,7 +97,7 @@ const (
 	OutputContent   OutputType = "content" // texts and files
 )
 
-// Output is what a tool gave back, as the model is told.
+// Output is the result of a tool, in the form that the model gets.
 type Output struct {
 	Type  OutputType
 	Text  string          // OutputText, OutputErrorText; the reason of OutputDenied
@@ -107,7 +107,7 @@ type Output struct {
 	Options Options
 }
 
-// UserMessage is a message of a user that is a text.
+// UserMessage returns a user's message with a text.
 func UserMessage(text string) Message {
 	return Message{Role: User, Parts: []Part{{Type: Text, Text: text}}}
 }
@@ -123,5 +123,5 @@ func (m *Message) Text() string {
 	return b.String()
 }
 
-// TextOutput is an Output that is a text.
+// TextOutput returns an Output with a text.
 func TextOutput(text string) Output { return Output{Type: OutputText, Text: text} }

@@ -17,7 +17,7 @@ var partsOf = map[Role][]PartType{
 	FromTool:  {ToolResultPart, ApprovalResponse},
 }
 
-// check says what is wrong with a message.
+// check returns an error for an invalid message.
 func (m *Message) check() error {
 	allowed := partsOf[m.Role]
 	if allowed == nil {
@@ -35,7 +35,7 @@ func (m *Message) check() error {
 	return nil
 }
 
-// check says what a part lacks.
+// check returns an error for an incomplete part.
 func (p *Part) check() error {
 	switch p.Type {
 	case FilePart, ReasoningFile:
@@ -79,7 +79,7 @@ func (o *Output) check() error {
 	return cay.Errorf(cay.Invalid, "the output of a tool has the type %.64q, not text, json, error-text, error-json, content or execution-denied", o.Type)
 }
 
-// messageJSON, partJSON and outputJSON are the words of the AI SDK's prompts.
+// messageJSON, partJSON and outputJSON are the JSON forms of the AI SDK's prompts.
 type messageJSON struct {
 	Role    Role            `json:"role"`
 	Content json.RawMessage `json:"content"`
@@ -114,8 +114,8 @@ type outputJSON struct {
 	Options Options         `json:"providerOptions,omitempty"`
 }
 
-// MarshalJSON implements json.Marshaler. It fails for a message that a prompt cannot
-// have.
+// MarshalJSON implements json.Marshaler. It fails for a message that is not valid in
+// a prompt.
 func (m Message) MarshalJSON() ([]byte, error) {
 	if err := m.check(); err != nil {
 		return nil, err

@@ -132,7 +132,7 @@ func TestMessage_Invalid(t *testing.T) {
 	}
 }
 
-// What is read is written so that it is read the same.
+// A message that was read and written again is read as the same message.
 func FuzzMessage(f *testing.F) {
 	for _, text := range prompts {
 		f.Add([]byte(text))

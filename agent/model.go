@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 )
 
-// Models answers calls of models. A *Gateway is one; others are for tests.
+// Models calls language models. *Gateway implements Models; other implementations are
+// for tests.
 type Models interface {
-	// Stream calls a model and hands over its answer piece by piece, until the piece
-	// of type finish. An error of emit ends it and is returned.
+	// Stream calls a model and passes its answer to emit piece by piece, until the
+	// piece of type finish. An error of emit ends Stream and is returned.
 	//
-	// Errors: those of the gateway by their code; unavailable if the answer broke off
-	// before its end, which a step tries again.
+	// Errors: the gateway's errors by their code; unavailable if the answer broke off
+	// before its end, which a step retries.
 	Stream(ctx context.Context, call *ModelCall, emit func(*Piece) error) error
 }
 
@@ -26,8 +27,8 @@ type ModelCall struct {
 	Tools          []ToolSpec      `json:"tools,omitempty"`
 	ToolChoice     *ToolChoice     `json:"toolChoice,omitempty"`
 
-	// Session names the conversation, so that its calls go where its prompt is cached.
-	// App is who calls, for reports.
+	// Session is the id of the conversation, so that its calls go to the provider
+	// that has its prompt cached. App is the name of the caller, for reports.
 	Session string `json:"-"`
 	App     string `json:"-"`
 }
@@ -45,12 +46,12 @@ type Settings struct {
 	Seed             *int64   `json:"seed,omitempty"`
 	// Reasoning is none, minimal, low, medium, high, xhigh or max.
 	Reasoning string `json:"reasoning,omitempty"`
-	// ProviderOptions are for one provider each; those of "gateway" are the
-	// gateway's: order, models, tags...
+	// ProviderOptions are for one provider each; the key "gateway" has the gateway's
+	// options: order, models, tags...
 	ProviderOptions Options `json:"providerOptions,omitempty"`
 }
 
-// ResponseFormat is the form an answer is wanted in.
+// ResponseFormat is the format of an answer.
 type ResponseFormat struct {
 	Type        string          `json:"type"` // text or json
 	Schema      json.RawMessage `json:"schema,omitempty"`
@@ -69,7 +70,7 @@ type ToolSpec struct {
 	Args        json.RawMessage `json:"args,omitempty"`        // provider
 }
 
-// ToolChoice is which tools a model may or must call: auto, none, required, or tool
+// ToolChoice restricts the tools that a model calls: auto, none, required, or tool
 // with a ToolName.
 type ToolChoice struct {
 	Type     string `json:"type"`

@@ -4,13 +4,13 @@ import "context"
 
 type modelsKey struct{}
 
-// WithModels returns a context whose steps call these models. Give it to
+// WithModels returns a context whose steps call models through m. Give it to
 // Worker.Start:
 //
 //	err := worker.Start(agent.WithModels(ctx, &agent.Gateway{URL: url, Key: key}))
 //
-// Without it they call the gateway that CAY_GATEWAY_URL and CAY_GATEWAY_KEY name, or
-// that of this machine.
+// Without WithModels, steps call the gateway that CAY_GATEWAY_URL and
+// CAY_GATEWAY_KEY name, or the gateway of this machine.
 func WithModels(ctx context.Context, m Models) context.Context {
 	return context.WithValue(ctx, modelsKey{}, m)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// OutputOf is the form of an answer that is a T: JSON that fits the schema of T, as
-// with NewTool. It panics if there is none. See Decode.
+// OutputOf returns the format of an answer of type T: JSON that fits the schema of
+// T, as with NewTool. It panics if T has no schema. See Decode.
 func OutputOf[T any]() *ResponseFormat {
 	t := reflect.TypeFor[T]()
 	s, err := schemaOf(t)
@@ -21,7 +21,7 @@ func OutputOf[T any]() *ResponseFormat {
 	return &ResponseFormat{Type: "json", Schema: s.raw, Name: toolSafe(t.Name())}
 }
 
-// toolSafe is a name as providers take it.
+// toolSafe returns a name in the form that providers accept.
 func toolSafe(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if r < 0x80 && toolName.MatchString(string(r)) {
@@ -33,7 +33,7 @@ func toolSafe(name string) string {
 }
 
 // Decode reads the answer to a Call of an agent whose Output is OutputOf[T]. Errors:
-// invalid if it has none, as when the Call ended before the last answer.
+// invalid if r has no output, as when the Call ended before the last answer.
 func Decode[T any](r *Result) (T, error) {
 	var v T
 	if len(r.Output) == 0 {
@@ -45,7 +45,7 @@ func Decode[T any](r *Result) (T, error) {
 	return v, nil
 }
 
-// unfenced is a text without the fences of a block around it.
+// unfenced returns a text without the fences of a block around it.
 func unfenced(text string) []byte {
 	raw := bytes.TrimSpace([]byte(text))
 	if rest, ok := bytes.CutPrefix(raw, []byte("```")); ok {
@@ -55,7 +55,7 @@ func unfenced(text string) []byte {
 	return raw
 }
 
-// fitOutput says why a text is not the output that was asked for.
+// fitOutput returns an error if a text does not fit the format.
 func fitOutput(f *ResponseFormat, text string) error {
 	raw := unfenced(text)
 	if len(raw) == 0 {
@@ -71,7 +71,7 @@ func fitOutput(f *ResponseFormat, text string) error {
 	return s.fit(raw)
 }
 
-// outputIn is the output in a text that has it.
+// outputIn returns the output in a text that fits.
 func outputIn(text string) (json.RawMessage, error) {
 	var b bytes.Buffer
 	if err := json.Compact(&b, unfenced(text)); err != nil {

@@ -2,7 +2,7 @@ package agent
 
 import "encoding/json"
 
-// PieceType is what a Piece is.
+// PieceType is the type of a Piece.
 type PieceType string
 
 // The pieces. Source: the stream parts of the AI SDK's language model specification
@@ -29,8 +29,8 @@ const (
 	PieceFinish         PieceType = "finish"                // Reason, Usage, GenerationID: the last
 )
 
-// Piece is a piece of a model's answer as it comes. Type says which fields count. An
-// answer that fails has no piece for that: Models.Stream returns the error.
+// Piece is a piece of a model's answer. Type says which fields apply. A failure is
+// not a piece: Models.Stream returns the error.
 type Piece struct {
 	Type  PieceType
 	ID    string // of a block of text or reasoning; of a call of a tool
@@ -42,7 +42,7 @@ type Piece struct {
 	Input      string          // what the model wrote as input, which may be no JSON
 	Result     json.RawMessage // of a tool the provider has run
 	IsError    bool            // so Result is an error
-	// Preliminary says that a further Result takes the place of this one.
+	// Preliminary says that a further Result will replace this one.
 	Preliminary bool
 	ApprovalID  string
 
@@ -59,11 +59,11 @@ type Piece struct {
 	// GenerationID is the gateway's id of the call. Any piece may have it.
 	GenerationID string
 
-	// Metadata is what has to go back with the part.
+	// Metadata must be sent back with the part.
 	Metadata Options
 }
 
-// Source is what a model has used for its answer: a page, or a document.
+// Source is a source of a model's answer: a page, or a document.
 type Source struct {
 	ID        string `json:"id"`
 	URL       string `json:"url,omitempty"`

@@ -48,7 +48,7 @@ type warningJSON struct {
 	Type, Feature, Setting, Details, Message string
 }
 
-// String is the warning in words.
+// String returns the warning in words.
 func (w warningJSON) String() string {
 	var words []string
 	for _, s := range []string{w.Type, w.Feature, w.Setting, w.Details, w.Message} {
@@ -68,8 +68,8 @@ type usageJSON struct {
 	} `json:"outputTokens"`
 }
 
-// readPiece reads an event of an answer. It returns nil for one that says nothing.
-// Errors: unavailable if it is none; what the model failed with.
+// readPiece reads an event of an answer. It returns nil for an event without a
+// meaning here. Errors: unavailable for an invalid event; the model's error.
 func readPiece(data []byte) (*Piece, error) {
 	var w pieceJSON
 	if err := json.Unmarshal(data, &w); err != nil {
@@ -133,7 +133,7 @@ func readPiece(data []byte) (*Piece, error) {
 	return p, nil
 }
 
-// metadata is what the gateway adds.
+// metadata is the gateway's metadata.
 type metadata struct {
 	GenerationID string        `json:"generationId"`
 	Cost         string        `json:"cost"`

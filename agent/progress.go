@@ -9,13 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// progress is an agent that is a tool, as people see it while it is at work: the
-// message it has written so far is a preliminary output of the call, which each next
-// one, and in the end the tool's own, takes the place of. So readers who begin anywhere
-// see what it has done, and what is written again after a crash is seen once.
+// progress is the progress of an agent that is called as a tool: the message that the
+// agent has written so far is a preliminary output of the call. Each preliminary output
+// replaces the one before, and the tool's result replaces the last. So readers who
+// begin anywhere see the agent's work so far, and text that is written again after a
+// crash is seen once.
 //
-// The workflow's code says what is in the log, and the step that asks the model what
-// has come since; what was not written is not missed.
+// The workflow's code adds the parts that are in the log, and the step that asks the
+// model adds the newest text; readers do not miss progress that was never written.
 type progress struct {
 	call string // of the agent, by its caller
 	// above is the progress of the agent that is a tool itself and has called this one;
@@ -36,7 +37,7 @@ const (
 	maxProgressAll  = 1 << 20  // while a model is asked once
 )
 
-// progressPause is how often it is written, at most.
+// progressPause is the shortest time between two preliminary outputs.
 const progressPause = 250 * time.Millisecond
 
 func newProgress(call string, above *progress) *progress {
@@ -55,7 +56,7 @@ func newProgress(call string, above *progress) *progress {
 	return p
 }
 
-// top is the agent whose call is on the stream.
+// top returns the progress of the agent whose call is on the stream.
 func (p *progress) top() *progress {
 	for p.above != nil {
 		p = p.above
@@ -83,7 +84,7 @@ type progressPart struct {
 	Preliminary bool            `json:"preliminary,omitempty"`
 }
 
-// settled says what the agent has done in steps that are over.
+// settled records the agent's completed steps.
 func (p *progress) settled(steps []StepResult) {
 	var parts []progressPart
 	for i := range steps {
@@ -104,7 +105,7 @@ func (p *progress) settled(steps []StepResult) {
 	p.done, p.now, p.below = parts, nil, nil
 }
 
-// says says what the agent's model has said of an answer.
+// says records the part of an answer that the agent's model has given so far.
 func (p *progress) says(m *Message, texts map[int]*strings.Builder, ended bool) {
 	state := "streaming"
 	if ended {
@@ -138,7 +139,7 @@ func appendText(parts []progressPart, typ, text, state string) []progressPart {
 	return append(parts, progressPart{Type: typ, Text: newest(text), State: state})
 }
 
-// newest is the end of a text that is long.
+// newest returns the end of a long text.
 func newest(text string) string {
 	if len(text) <= maxProgressText {
 		return text
@@ -172,7 +173,7 @@ func callPart(c ToolCall, o *Output) progressPart {
 	return p
 }
 
-// small is a value, or how large it is.
+// small returns a value, or its size if it is large.
 func small(value json.RawMessage) json.RawMessage {
 	switch {
 	case len(value) == 0:
@@ -183,8 +184,8 @@ func small(value json.RawMessage) json.RawMessage {
 	return fmt.Appendf(nil, `"%d bytes"`, len(value))
 }
 
-// message is the agent's message, of at most so many bytes: the newest parts. mu is
-// held.
+// messageLocked returns the agent's message, of at most most bytes: the newest parts.
+// The caller holds mu.
 func (p *progress) messageLocked(most int) (json.RawMessage, error) {
 	all := append(append([]progressPart(nil), p.done...), p.now...)
 	size, first := 0, len(all)
@@ -209,7 +210,7 @@ func (p *progress) messageLocked(most int) (json.RawMessage, error) {
 	return json.Marshal(&m)
 }
 
-// chunk is the preliminary output of the call on the stream.
+// chunk returns the preliminary output of the call on the stream.
 func (p *progress) chunk() (Chunk, error) {
 	top := p.top()
 	p.mu.Lock()
@@ -218,7 +219,7 @@ func (p *progress) chunk() (Chunk, error) {
 	return Chunk{Type: ChunkToolOutput, ToolCallID: top.call, Output: m, Preliminary: true}, err
 }
 
-// teller writes progress while a model is asked, now and then.
+// teller writes progress from time to time while the model answers.
 type teller struct {
 	progress *progress
 	send     func(...Chunk) error

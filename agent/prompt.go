@@ -6,9 +6,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// prompt is a conversation as a model is told it: after the instructions, without
-// what people were asked, and with a result for each call, because providers refuse
-// a conversation without.
+// prompt returns a conversation in the form for a model: after the instructions,
+// without questions to people, and with a result for each call, because providers
+// refuse a call without a result.
 func prompt(instructions string, conversation []Message) []Message {
 	var out []Message
 	if instructions != "" {
@@ -65,7 +65,8 @@ func prompt(instructions string, conversation []Message) []Message {
 	return out
 }
 
-// appendResult adds a part to the last message, if it is of tools, or to a new one.
+// appendResult adds a part to the last message, if that is a message of tools, or
+// to a new one.
 func appendResult(messages []Message, p Part) []Message {
 	if n := len(messages); n > 0 && messages[n-1].Role == FromTool {
 		last := &messages[n-1]
@@ -83,7 +84,7 @@ func eachPart(messages []Message, f func(*Message, *Part)) {
 	}
 }
 
-// conversation is what a Call begins with.
+// conversation returns the messages that a Call begins with.
 func (c *Call) conversation() ([]Message, error) {
 	switch {
 	case c.Prompt != "" && len(c.Messages) > 0:

@@ -23,15 +23,14 @@ type retelling struct {
 	held  []Chunk // said again
 }
 
-// maxRetold is how many chunks an answer may have that is gone on with; what was longer
-// is begun anew. It is the most that StreamWriter.Last returns.
+// maxRetold is how many chunks an answer may have for a retry to continue it; after a
+// longer answer the retry begins anew. StreamWriter.Last returns at most as many.
 const maxRetold = 1000
 
-// few chunks are enough to see whether an answer broke off.
+// few is the number of chunks that shows whether an answer broke off.
 const few = 16
 
-// amid reports whether a stream ends as it does in the middle of an answer, or just
-// after one.
+// amid reports whether a stream ends in the middle of an answer, or just after one.
 func amid(items []workflow.Item[Chunk]) bool {
 	for i := len(items) - 1; i >= 0; i-- {
 		switch t := items[i].Value.Type; {
@@ -45,7 +44,7 @@ func amid(items []workflow.Item[Chunk]) bool {
 	return len(items) > 0
 }
 
-// retell begins the stream of an attempt. It returns what takes the attempt's chunks.
+// retell begins the stream of an attempt. The attempt passes its chunks to send.
 func retell(ctx context.Context) (send func(...Chunk) error, err error) {
 	stream, info := workflow.Stream[Chunk](ctx, StreamName), workflow.StepInfo(ctx)
 	write := func(chunks ...Chunk) error { return open(stream.Send(chunks...)) }
@@ -70,8 +69,8 @@ func retell(ctx context.Context) (send func(...Chunk) error, err error) {
 	return write, write(begin)
 }
 
-// saidBy returns the chunks of a step at the end of a stream. It reports whether there
-// is nothing else among them but chunks of the program's own.
+// saidBy returns the chunks of a step at the end of a stream. ok reports that only
+// chunks of the program's own are among them.
 func saidBy(step string, items []workflow.Item[Chunk]) (said []Chunk, ok bool) {
 	first := len(items) - 1
 	for ; first >= 0 && items[first].Value.Type != ChunkStartStep; first-- {
@@ -116,8 +115,9 @@ func (r *retelling) send(chunks ...Chunk) error {
 	return nil
 }
 
-// again takes from what was said what c says again, and returns what c says beyond
-// that. It reports whether c fits.
+// again compares c with the next chunks of the earlier attempt, and removes the
+// repeated part. It returns the part of c beyond the earlier attempt; same is false if
+// c differs.
 func (r *retelling) again(c Chunk) (rest *Chunk, same bool) {
 	delta := c.text()
 	if delta == nil || len(c.ProviderMetadata) > 0 {
@@ -155,7 +155,7 @@ func (r *retelling) again(c Chunk) (rest *Chunk, same bool) {
 	return nil, true
 }
 
-// trim drops what has been said again to its end.
+// trim drops chunks that have been repeated completely.
 func (r *retelling) trim() {
 	for len(r.said) > 0 {
 		if t := r.said[0].text(); t == nil || *t != "" || len(r.said[0].ProviderMetadata) > 0 {
@@ -165,7 +165,7 @@ func (r *retelling) trim() {
 	}
 }
 
-// text is what a delta adds; nil if the chunk is none.
+// text returns the text of a delta; nil for other chunks.
 func (c *Chunk) text() *string {
 	switch c.Type {
 	case ChunkTextDelta, ChunkReasoningDelta:
@@ -176,7 +176,7 @@ func (c *Chunk) text() *string {
 	return nil
 }
 
-// own returns a copy of the chunk that nobody changes the text of.
+// own returns a copy of the chunk that does not share its text.
 func (c Chunk) own() Chunk {
 	for _, p := range []**string{&c.Delta, &c.InputTextDelta} {
 		if *p != nil {

@@ -131,7 +131,8 @@ func TestRetelling(t *testing.T) {
 	}
 }
 
-// Another answer to the stream is no beginning of this one.
+// The chunks of another answer on the stream are not taken for the beginning of this
+// answer.
 func TestRetelling_OfOthers(t *testing.T) {
 	t.Parallel()
 	own, other := Chunk{Type: ChunkStartStep, Step: "s"}, Chunk{Type: ChunkStartStep, Step: "t"}

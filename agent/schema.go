@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// schema is a JSON schema: as models are told it, and to check values with.
+// schema is a JSON schema, as JSON for models, and compiled for checking values.
 type schema struct {
 	raw    json.RawMessage
 	object bool // values are objects
@@ -50,7 +50,7 @@ func resolving(s *jsonschema.Schema) func() (*jsonschema.Resolved, error) {
 	return sync.OnceValues(func() (*jsonschema.Resolved, error) { return s.Resolve(nil) })
 }
 
-// arrays takes null out of what may be null or an array.
+// arrays removes null from the types "null or array".
 func arrays(s *jsonschema.Schema) {
 	if s == nil {
 		return
@@ -75,8 +75,8 @@ func readSchema(raw json.RawMessage) (*schema, error) {
 	return &schema{raw: raw, resolved: resolving(&s)}, nil
 }
 
-// fit says why a value does not fit. It is for steps: the words may differ from one
-// time to the next.
+// fit returns an error if a value does not fit. Call fit in steps only: the error's
+// text may differ from one call to the next.
 func (s *schema) fit(value json.RawMessage) error {
 	var v any
 	if err := json.Unmarshal(value, &v); err != nil {

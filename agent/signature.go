@@ -20,7 +20,7 @@ import (
 
 const minSecret = 32 // bytes
 
-// secret signs the questions whether tools may be called.
+// secret is the key that signs the questions whether tools may be called.
 type secret []byte
 
 // secretOf reads the secret. Errors: invalid.
@@ -32,7 +32,7 @@ func secretOf(env string) (secret, error) {
 	return secret(s), nil
 }
 
-// asking is what a question about calls is asked in.
+// asking is the context of a question about calls.
 type asking struct {
 	agent        string
 	conversation string // Call.Conversation
@@ -40,7 +40,8 @@ type asking struct {
 	at           time.Time
 }
 
-// questionID is the id of the question that a step asks: the same at each attempt.
+// questionID returns the id of the question that a step asks: the same at each
+// attempt.
 func questionID(ctx context.Context) string {
 	sum := sha256.Sum256([]byte(workflow.StepInfo(ctx).IdempotencyKey))
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
@@ -62,7 +63,8 @@ func (s secret) sum(a asking, id string, c ToolCall, seconds string) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	// Each has its length before it, so that no two questions have the same text.
+	// Each text has its length before it, so that different questions never give the
+	// same input.
 	mac := hmac.New(sha256.New, s)
 	for _, part := range []string{"cay approval 2", a.agent, a.conversation, a.question, id, c.ID, c.Name, input, seconds} {
 		fmt.Fprintf(mac, "%d:%s", len(part), part)
@@ -70,7 +72,7 @@ func (s secret) sum(a asking, id string, c ToolCall, seconds string) ([]byte, er
 	return mac.Sum(nil), nil
 }
 
-// signed is a signature that was taken apart.
+// signed is a signature split into its parts.
 type signed struct{ seconds, question, sum string }
 
 // readSignature splits a signature into its parts. signed reports whether s has the
@@ -94,7 +96,8 @@ func (s secret) verify(agent, conversation string, r *reply, patience time.Durat
 	if err != nil {
 		return cay.Errorf(cay.PermissionDenied, "the approval of the call %.64q: %w", r.call.ID, err)
 	}
-	// The texts are compared: decoders ignore line breaks, and the last bits.
+	// The texts are compared, not the decoded bytes: decoders ignore line breaks, and
+	// the last bits.
 	if !hmac.Equal([]byte(sig.sum), []byte(base64.RawURLEncoding.EncodeToString(want))) {
 		return cay.Errorf(cay.PermissionDenied, "the approval of the call %.64q is of another call, another tool, another input or another conversation", r.call.ID)
 	}
@@ -118,7 +121,7 @@ func canonical(value json.RawMessage) (string, error) {
 	return string(b), err
 }
 
-// numbers replaces numbers that are the same in JavaScript.
+// numbers replaces numbers that JavaScript represents exactly by floats.
 func numbers(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -11,7 +11,8 @@ import (
 // none is the result type of steps without a result.
 type none struct{}
 
-// open explains an error of the stream: to be closed, it stays.
+// open explains the error of a stream that is closed: the run's stream cannot be
+// reopened.
 func open(err error) error {
 	if errors.Is(err, &cay.Error{Code: cay.Conflict}) {
 		return workflow.Fatal(cay.Errorf(cay.Conflict, "the stream %q of the run is closed, so nobody would see what the agent says: %w", StreamName, err).
@@ -28,7 +29,8 @@ func sent(stream *workflow.StreamWriter[Chunk], chunks ...Chunk) error {
 	return open(stream.Flush())
 }
 
-// write writes chunks in a step of its own. They may come to be written twice.
+// write writes chunks in a step of its own. A crash may cause them to be written
+// twice.
 func write(ctx workflow.Context, step string, chunks ...Chunk) error {
 	_, err := workflow.Do(ctx, step, func(ctx context.Context) (none, error) {
 		return none{}, sent(workflow.Stream[Chunk](ctx, StreamName), chunks...)
@@ -41,7 +43,7 @@ func write(ctx workflow.Context, step string, chunks ...Chunk) error {
 // meantime.
 const near = 64
 
-// start begins the answer on the stream: once, however often that is tried.
+// start begins the answer on the stream: once, however often the step is retried.
 func (l *loop) start(ctx workflow.Context) error {
 	if l.call.Quiet || l.call.NoStart {
 		return nil
@@ -96,8 +98,8 @@ func end(ctx workflow.Context, step string, closes bool, chunks ...Chunk) error 
 		if err != nil {
 			return none{}, err
 		}
-		// An answer has something before its end, so the newest chunk of an agent says
-		// whether the end is there.
+		// An answer always has a chunk before its end, so the newest chunk of an
+		// agent shows whether the end was written.
 		for i := len(items) - 1; i >= 0; i-- {
 			if t := items[i].Value.Type; !t.data() {
 				if t == chunks[len(chunks)-1].Type {
@@ -111,8 +113,8 @@ func end(ctx workflow.Context, step string, closes bool, chunks ...Chunk) error 
 	return err
 }
 
-// Close closes the run's stream StreamName, after Calls with NoClose, as Fail does
-// where something went wrong. Doing it again does nothing.
+// Close closes the run's stream StreamName, after Calls with NoClose; after a failure
+// use Fail instead. Closing a closed stream does nothing.
 func Close(ctx workflow.Context) error {
 	_, err := workflow.Do(ctx, StepClose, func(ctx context.Context) (none, error) {
 		return none{}, workflow.Stream[Chunk](ctx, StreamName).Close()
@@ -132,7 +134,8 @@ func fail(ctx workflow.Context, c *Config, err error, finishes bool) error {
 		chunks, reason = []Chunk{{Type: ChunkAbort, Reason: "The answer was stopped."}}, FinishOther
 	}
 	if finishes {
-		// Clients that come back for the rest of an answer do so until they see this.
+		// Clients that reconnect for the rest of an answer do so until they receive
+		// this chunk.
 		chunks = append(chunks, Chunk{Type: ChunkFinish, FinishReason: reason})
 	}
 	return end(workflow.WithoutCancel(ctx), StepFail, true, chunks...)

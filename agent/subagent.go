@@ -7,7 +7,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// task is the input of an agent that is a tool.
+// task is the input of an agent that is called as a tool.
 type task struct {
 	Prompt string `json:"prompt" jsonschema:"what to do, with all that has to be known for it"`
 }

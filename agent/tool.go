@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Tool is something a model may ask to have done. Make it with NewTool,
-// NewWorkflowTool, NewClientTool, NewProviderTool, NewRawTool or Agent.AsTool.
+// Tool is a tool that a model may call. Make it with NewTool, NewWorkflowTool,
+// NewClientTool, NewProviderTool, NewRawTool or Agent.AsTool.
 type Tool struct {
 	spec   ToolSpec
 	schema *schema // of its input; nil for tools of providers
@@ -40,13 +40,13 @@ type calling struct {
 // outcome is the result of a tool as the log keeps it.
 type outcome struct {
 	Value json.RawMessage `json:"value,omitempty"`
-	// Told is what the model is told instead of Value.
+	// Told is the output for the model, if it differs from Value.
 	Told *Output `json:"told,omitempty"`
 	// Usage is the usage of an agent that is called as a tool.
 	Usage *Usage `json:"-"`
 }
 
-// output is what the model is told.
+// output returns the output for the model.
 func (o *outcome) output() Output {
 	if o.Told != nil {
 		return *o.Told
@@ -54,7 +54,7 @@ func (o *outcome) output() Output {
 	return outputOf(o.Value)
 }
 
-// outputOf is a value as an Output: a string is a text.
+// outputOf returns a value as an Output: a string becomes a text.
 func outputOf(value json.RawMessage) Output {
 	var text string
 	if len(value) > 0 && value[0] == '"' && json.Unmarshal(value, &text) == nil {
@@ -66,26 +66,26 @@ func outputOf(value json.RawMessage) Output {
 	return Output{Type: OutputJSON, JSON: value}
 }
 
-// ToolOption changes a tool.
+// ToolOption is an option of a tool.
 type ToolOption interface{ applyTool(*Tool) }
 
 type toolOption func(*Tool)
 
 func (o toolOption) applyTool(t *Tool) { o(t) }
 
-// NewTool makes a tool of a function, each call of which is a step: tried again when
-// it fails, and never repeated once it has succeeded. The model gets the result as
+// NewTool makes a tool of a function. Each call is a step: it is retried when it
+// fails, and never repeated once it has succeeded. The model gets the result as
 // JSON; a string or an Output is passed as it is. An error that is workflow.Fatal,
 // or the last one after all retries, is passed to the model too, as text; the run
 // goes on. CallOf returns the current call to the function.
 //
-// In is a struct, or a map, from which the tool's JSON schema is made: names are
-// those of its JSON tags, a field is optional if it has omitempty or omitzero, and a
-// tag jsonschema describes it. The input has been validated against the schema when
-// fn is called.
+// In is a struct, or a map, from which the tool's JSON schema is made: properties
+// have the names of the JSON tags, a field is optional if it has omitempty or
+// omitzero, and a tag jsonschema has the description of a field. The input has been
+// validated against the schema when fn is called.
 //
-// Like all the makers of tools it panics if the name is not 1 to 64 letters,
-// digits, _ and -, or In has no schema.
+// Like all functions that make tools, NewTool panics if the name is not 1 to 64
+// letters, digits, _ and -, or In has no schema.
 func NewTool[In, Out any](name, description string, fn func(context.Context, In) (Out, error), opts ...ToolOption) Tool {
 	t := function[In, Out](name, description)
 	t.step = func(ctx context.Context, input json.RawMessage) (outcome, error) {
@@ -136,9 +136,9 @@ func NewClientTool[In any](name, description string, opts ...ToolOption) Tool {
 	return *t
 }
 
-// NewRawTool makes a tool whose JSON schema is only known when the program runs. Each
-// call is a step, as with NewTool; the input fits the schema. Errors: invalid for
-// what is no schema, or refers to others.
+// NewRawTool makes a tool whose JSON schema is known only at run time. Each call is
+// a step, as with NewTool; the input fits the schema. Errors: invalid if inputSchema
+// is not a schema, or refers to other schemas.
 func NewRawTool(name, description string, inputSchema json.RawMessage, fn func(context.Context, json.RawMessage) (Output, error), opts ...ToolOption) (Tool, error) {
 	s, err := readSchema(inputSchema)
 	if err == nil {
@@ -219,7 +219,7 @@ func decode[In any](input json.RawMessage) (In, error) {
 	return in, nil
 }
 
-// returned is the outcome of a value.
+// returned returns the outcome for a function's result.
 func (t *Tool) returned(value any) (outcome, error) {
 	var o outcome
 	if t.tell != nil {
@@ -265,25 +265,25 @@ func (t *Tool) apply(opts []ToolOption) {
 	}
 }
 
-// must panics if a function of an option does not take the type of the tool.
+// must panics if the function of an option does not take the tool's type.
 func (t *Tool) must(option string, want, have reflect.Type) {
 	if want != have {
 		panic(fmt.Sprintf("agent: the tool %s has the type %v where its option %s takes %v", t.spec.Name, have, option, want))
 	}
 }
 
-// StepOptions changes how the step of a tool is executed: retries, timeouts.
+// StepOptions sets the options of the tool's step: retries, timeouts.
 func StepOptions(opts ...workflow.StepOption) ToolOption {
 	return toolOption(func(t *Tool) { t.steps = append(t.steps, opts...) })
 }
 
-// NeedsApproval has a person asked before each call: see Approvals.
+// NeedsApproval makes the agent ask a person before each call: see Approvals.
 func NeedsApproval() ToolOption {
 	return toolOption(func(t *Tool) { t.asks = func(json.RawMessage) (bool, error) { return true, nil } })
 }
 
-// NeedsApprovalIf has a person asked before the calls that f says. f is workflow
-// code. The tool's maker panics if In is not the tool's.
+// NeedsApprovalIf makes the agent ask a person before calls for which f returns
+// true. f is workflow code. The tool's maker panics if In is not the tool's.
 func NeedsApprovalIf[In any](f func(In) bool) ToolOption {
 	return toolOption(func(t *Tool) {
 		t.must("NeedsApprovalIf", reflect.TypeFor[In](), t.in)
@@ -307,15 +307,16 @@ func OutputAs[Out any](f func(Out) Output) ToolOption {
 	})
 }
 
-// Quiet keeps an agent that is a tool off the stream until it is done: see AsTool.
+// Quiet keeps an agent that is called as a tool off the stream until it is done: see
+// AsTool.
 func Quiet() ToolOption { return toolOption(func(t *Tool) { t.quiet = true }) }
 
-// Strict has the provider see to it that inputs fit the schema, if it can.
+// Strict asks the provider to make the inputs fit the schema, if the provider can.
 func Strict() ToolOption {
 	return toolOption(func(t *Tool) { yes := true; t.spec.Strict = &yes })
 }
 
-// Name is what the model calls the tool.
+// Name is the tool's name for the model.
 func (t Tool) Name() string { return t.spec.Name }
 
 // local reports whether this program executes the tool.
@@ -323,9 +324,9 @@ func (t *Tool) local() bool { return t.step != nil || t.code != nil }
 
 type callKey struct{}
 
-// CallOf is the call of a tool that the function of NewTool or NewRawTool is called
-// for. Its ID is the same at each attempt: a key by which others can recognise what
-// was asked before. It is zero outside of such functions.
+// CallOf returns the call that the function of NewTool or NewRawTool executes. Its
+// ID is the same at each attempt: use it as an idempotency key for requests to other
+// services. CallOf returns the zero ToolCall outside of such functions.
 func CallOf(ctx context.Context) ToolCall {
 	c, _ := ctx.Value(callKey{}).(ToolCall)
 	return c

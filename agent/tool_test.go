@@ -16,7 +16,8 @@ type search struct {
 	Limit *int     `json:"limit,omitempty"`
 }
 
-// Schemas are those of Go types, and what a tool returns is told as it says.
+// A tool's schema is made of its Go type, and its result reaches the model in
+// the form that the tool chose.
 func TestTool(t *testing.T) {
 	t.Parallel()
 	raw, err := agent.NewRawTool("raw", "dynamic", json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","minimum":3}},"required":["n"]}`),

@@ -14,7 +14,7 @@ type spent struct {
 
 var spending = workflow.NewLocal[spent]()
 
-// spend adds what a call of a model has used to the run's total.
+// spend adds the usage of a call of a model to the run's total.
 func spend(ctx workflow.Context, u Usage) {
 	s := spending.Of(ctx)
 	if !s.begun {

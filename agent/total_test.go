@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// What a run has used is the sum of all calls of models: of agents beside each other,
-// of those that are tools, and of those that fail after a while.
+// The usage of a run is the sum of all calls of models: by concurrent agents, by
+// agents called as tools, and by agents that fail after a while.
 func TestAgent_Totals(t *testing.T) {
 	t.Parallel()
 	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.Piece, error) {

@@ -2,8 +2,7 @@ package agent
 
 import "github.com/cayhq/cay/gateway"
 
-// Usage counts the tokens of one call of a model or of several; unknown counts are
-// 0.
+// Usage counts the tokens of one or several calls of models; unknown counts are 0.
 type Usage struct {
 	Calls      int64 `json:"calls"` // of models
 	Input      int64 `json:"input"` // with CacheRead and CacheWrite

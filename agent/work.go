@@ -22,7 +22,7 @@ type Work struct {
 	Failed       string // the code of the error it ended with; empty: none
 }
 
-// ToolWork is a call of a tool that is workflow code, when it has ended: told like
+// ToolWork describes a call of a workflow tool that has ended. Observers get it like
 // Work.
 type ToolWork struct {
 	Work         string // ID of that of the agent
@@ -31,12 +31,13 @@ type ToolWork struct {
 	Failed       string
 }
 
-// Tracer is told of the calls of models and of tools, in the steps that make them. cay
+// Tracer traces the calls of models and of tools, in the steps that make them. cay
 // calls the returned function when the call has ended. agent/trace has a Tracer. A
 // Tracer must not change the arguments; they contain the conversation, which does not
 // belong in traces.
 type Tracer interface {
-	// Model is told of a call of a model by the agent whose Work has the ID.
+	// Model is called at a call of a model; work is the ID of the Work of the calling
+	// agent.
 	Model(ctx context.Context, work string, c *ModelCall) (context.Context, func(ModelOutcome))
 	Tool(ctx context.Context, work string, c ToolCall) (context.Context, func(failed string))
 }
@@ -51,7 +52,7 @@ type ModelOutcome struct {
 
 type tracerKey struct{}
 
-// WithTracer returns a context whose steps tell a Tracer what they do.
+// WithTracer returns a context whose steps report their calls to a Tracer.
 func WithTracer(ctx context.Context, t Tracer) context.Context {
 	return context.WithValue(ctx, tracerKey{}, t)
 }
@@ -80,13 +81,13 @@ func traceTool(ctx context.Context, work string, c ToolCall) (context.Context, f
 	return ctx, func(err error) { done(kindOf(err)) }
 }
 
-// errPanicked is how a tool ended that did not return.
+// errPanicked is the error of a tool that panicked.
 var errPanicked error = cay.Errorf(cay.Internal, "the tool panicked")
 
 // kindOf returns an error's code for traces; the error's text may contain private data.
 func kindOf(err error) string { return string(cay.CodeOf(err)) }
 
-// ended tells who observes the run how a Call ended.
+// ended tells the observers of the run how a Call ended.
 func (l *loop) ended(ctx workflow.Context, r *Result, err error) {
 	w := l.work
 	w.Ended, w.Usage, w.Failed = ctx.Now(), l.usage, kindOf(err)

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result has one subject's measurements of one row.
+// Result has the measurements of one subject in one row.
 type Result struct {
 	Suite  string  `json:"suite"`
 	Row    string  `json:"row"`

@@ -114,8 +114,9 @@ type flows struct {
 	asleep, blocked                   arrivals
 }
 
-// idleAfter is when the worker forgets runs that only wait. It is short so that
-// sleeping runs are measured in the state in which they spend most of their time.
+// idleAfter is when the worker forgets runs that only wait. A short time makes
+// the suite measure sleeping runs in the state in which they spend most of their
+// time.
 const idleAfter = 2 * time.Second
 
 func startFlows(ctx context.Context, c *workflow.Client) (*flows, error) {

@@ -9,7 +9,8 @@ import (
 // RequestBody is the part of a request's bodies that the gateway kept.
 type RequestBody struct {
 	ID string `json:"id"` // of the request
-	// Request is what the client sent and Answer what it got; nil if that is not kept.
+	// Request is the client's request and Answer the answer to the client; nil if not
+	// kept.
 	Request *Body `json:"request,omitempty"`
 	Answer  *Body `json:"answer,omitempty"`
 }
@@ -20,8 +21,8 @@ type Body struct {
 	Text        string `json:"text"`
 	Size        int64  `json:"size"`          // of all of it, as it was, in bytes
 	Cut         bool   `json:"cut,omitempty"` // there was more of it
-	// Assembled says that Text is not the stream, but the texts of its events put
-	// together: something was to be taken out that several events had a part of.
+	// Assembled says that Text is not the stream, but the concatenated texts of its
+	// events, because a redacted part was spread over several events.
 	Assembled bool `json:"assembled,omitempty"`
 	// Omitted says why there is no Text.
 	Omitted string `json:"omitted,omitempty"`
@@ -43,8 +44,8 @@ func (c *Client) GetRequestBody(ctx context.Context, id string) (*RequestBody, e
 	return call[RequestBody](ctx, c, wire.Request{Method: "GET", Path: path("requests", id) + "/body"})
 }
 
-// DeleteRequestBody deletes what was kept of the bodies of a request; its record
-// stays. Errors: as for GetRequestBody.
+// DeleteRequestBody deletes the kept bodies of a request; the request's record stays.
+// Errors: as for GetRequestBody.
 func (c *Client) DeleteRequestBody(ctx context.Context, id string) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("requests", id) + "/body"})
 }

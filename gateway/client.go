@@ -12,8 +12,8 @@ import (
 )
 
 // Client manages the gateway of a daemon. The zero value speaks to the daemon
-// named by CAY_URL with the token in CAY_TOKEN, or else to the one on this machine
-// with its admin token, if the caller may read it. Methods may be called
+// named by CAY_URL with the token in CAY_TOKEN, or else to the daemon on this
+// machine with its admin token, if the caller may read it. Methods may be called
 // concurrently.
 //
 // Keys of the gateway are for calls of models; Client takes a token of the daemon.
@@ -21,8 +21,8 @@ import (
 // that project.
 //
 // Errors are *cay.Error. Beside the codes each method names, all can return
-// unauthenticated, unavailable (the daemon does not answer, or cannot write what
-// was spent), no_space, canceled and deadline_exceeded (ctx ended), and not_found
+// unauthenticated, unavailable (the daemon does not answer, or cannot record
+// spending), no_space, canceled and deadline_exceeded (ctx ended), and not_found
 // for an id the token does not reach.
 type Client struct {
 	// URL is the daemon's address, not the gateway's. Empty means $CAY_URL, else
@@ -53,8 +53,8 @@ func (c *Client) ListKeys(ctx context.Context, p ListParams) (*Page[Key], error)
 	return call[Page[Key]](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway/keys", Query: p.query()})
 }
 
-// UpdateKey changes a key; requests that begin after it returns see the change.
-// Errors: invalid.
+// UpdateKey changes a key; requests that begin after UpdateKey returns see the
+// change. Errors: invalid.
 func (c *Client) UpdateKey(ctx context.Context, id string, p UpdateKeyParams) (*Key, error) {
 	return call[Key](ctx, c, wire.Request{Method: "PATCH", Path: path("keys", id), JSON: p, Repeat: true})
 }
@@ -65,16 +65,16 @@ func (c *Client) DeleteKey(ctx context.Context, id string) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("keys", id)})
 }
 
-// SetBudget sets a budget, or replaces one and keeps what is spent of it. A new
-// one counts from now. Budgets of the scope team take an admin token. Errors:
-// invalid, permission_denied (a token of a project), quota_exceeded (10,000
-// budgets).
+// SetBudget sets or replaces a budget. Replacing a budget keeps the amount spent;
+// a new budget counts from now. Budgets of the scope team need an admin token.
+// Errors: invalid, permission_denied (a token of a project), quota_exceeded
+// (10,000 budgets).
 func (c *Client) SetBudget(ctx context.Context, id BudgetID, p BudgetParams) (*Budget, error) {
 	return call[Budget](ctx, c, wire.Request{Method: "PUT", Path: path("budgets", string(id.Scope)), Query: id.query(), JSON: p, Repeat: true})
 }
 
-// GetBudget returns the budget that bounds one who spends: its own, or the default
-// of its scope; or, with an empty Ref, the default itself. Errors: invalid.
+// GetBudget returns the budget of a spender: the spender's own, or the default of
+// the scope. With an empty Ref it returns the default. Errors: invalid.
 func (c *Client) GetBudget(ctx context.Context, id BudgetID) (*Budget, error) {
 	return call[Budget](ctx, c, wire.Request{Method: "GET", Path: path("budgets", string(id.Scope)), Query: id.query()})
 }
@@ -85,14 +85,14 @@ func (c *Client) ListBudgets(ctx context.Context, p ListParams) (*Page[Budget], 
 	return call[Page[Budget]](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway/budgets", Query: p.query()})
 }
 
-// DeleteBudget deletes a budget. Whom it was about has the default of the scope
-// from then on, if there is one. Errors: invalid, permission_denied, as SetBudget.
+// DeleteBudget deletes a budget. The spender has the default of the scope from
+// then on, if there is one. Errors: invalid, permission_denied, as SetBudget.
 func (c *Client) DeleteBudget(ctx context.Context, id BudgetID) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("budgets", string(id.Scope)), Query: id.query()})
 }
 
-// ListRequests lists requests to the gateway, newest first. A request is listed as
-// soon as it has ended. Errors: invalid.
+// ListRequests lists requests to the gateway, newest first. The list has each
+// request as soon as the request has ended. Errors: invalid.
 func (c *Client) ListRequests(ctx context.Context, f RequestFilter) (*Page[Request], error) {
 	return call[Page[Request]](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway/requests", Query: f.query()})
 }
@@ -119,9 +119,9 @@ func (c *Client) GetRequest(ctx context.Context, id string) (*Request, error) {
 	return call[Request](ctx, c, wire.Request{Method: "GET", Path: path("requests", id)})
 }
 
-// Spend adds up requests: a row for each group there is, sorted by what they are
-// grouped by. A request with several tags counts for each of them in a report by
-// tag. Errors: invalid (more than 10,000 rows, too).
+// Spend adds up requests and returns a row for each group, sorted by the group's
+// values. In a report by tag, a request with several tags counts for each of them.
+// Errors: invalid (also for more than 10,000 rows).
 func (c *Client) Spend(ctx context.Context, p SpendParams) ([]Spend, error) {
 	page, err := call[Page[Spend]](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway/spend", Query: p.query()})
 	if err != nil {
@@ -140,7 +140,8 @@ func (c *Client) ListModels(ctx context.Context) ([]Model, error) {
 }
 
 // Address returns the URL of the gateway itself, where models are called. Errors:
-// not_found (the gateway is off), invalid (the daemon's own machine alone reaches it).
+// not_found (the gateway is off), invalid (only the daemon's own machine can reach
+// the gateway).
 func (c *Client) Address(ctx context.Context) (string, error) {
 	at, err := call[struct {
 		URL string `json:"url"`

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxEvent is how large an event may be; a record is a few kilobytes.
+	// maxEvent bounds the size of an event; a record is a few kilobytes.
 	maxEvent = 4 << 20
-	// again is how long a client waits before it connects again, at first.
+	// again is the first delay before a client reconnects, maxAgain the longest.
 	again, maxAgain = 200 * time.Millisecond, 10 * time.Second
 )
 
-// follow yields requests until yield has enough, or something is wrong.
+// follow yields requests until yield returns false, or an error ends it.
 func (c *Client) follow(ctx context.Context, f RequestFilter, after string, yield func(Request, error) bool) {
 	wait, connected := again, false
 	for {
@@ -30,8 +30,8 @@ func (c *Client) follow(ctx context.Context, f RequestFilter, after string, yiel
 			return // yield has enough
 		}
 		connected = connected || begun
-		// Only who was connected waits for the daemon to come back: others have the
-		// wrong address.
+		// Only a client that was connected waits for the daemon to come back:
+		// otherwise the address may be wrong.
 		if !connected || cay.CodeOf(err) != cay.Unavailable || ctx.Err() != nil {
 			yield(Request{}, err)
 			return
@@ -51,8 +51,8 @@ func (c *Client) follow(ctx context.Context, f RequestFilter, after string, yiel
 	}
 }
 
-// followOnce yields the requests of one connection, and keeps the id of the last
-// one in after. begun says that there was an answer.
+// followOnce yields the requests of one connection, and stores the id of the last
+// request in after. begun says that the daemon answered.
 func (c *Client) followOnce(ctx context.Context, f RequestFilter, after *string, yield func(Request, error) bool) (begun bool, err error) {
 	conn, err := c.conn()
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package gateway is the SDK for the AI gateway of a cay daemon: one key and one
-// address for every model.
+// Package gateway is the SDK for the AI gateway of a cay daemon, which makes every
+// model available with one key at one address.
 //
-// Programs that have an OpenAI, Anthropic or AI SDK client need nothing but its
-// base URL and a key; a Go program can have its client's requests sent there by
+// Programs with an OpenAI, Anthropic or AI SDK client only have to set the client's
+// base URL and key; a Go program can instead send its client's requests through
 // Transport, which adds the credential:
 //
 //	client := openai.NewClient(option.WithHTTPClient(&http.Client{Transport: &gateway.Transport{}}))
@@ -29,9 +29,9 @@ type Key struct {
 	TeamID    string `json:"team_id"`
 	ProjectID string `json:"project_id"`
 	Name      string `json:"name"`
-	// Prefix is the beginning of its secret, to tell keys apart.
+	// Prefix is the beginning of the secret, to tell keys apart.
 	Prefix string `json:"prefix"`
-	// Secret is there in the answer to CreateKey only: "cgk_" and 43 characters.
+	// Secret is set only in the answer to CreateKey: "cgk_" and 43 characters.
 	Secret string `json:"secret,omitempty"`
 
 	KeyScope
@@ -40,26 +40,26 @@ type Key struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // to the minute
-	// Budget is the key's own, nil if it has none.
+	// Budget is the key's own budget, nil if it has none.
 	Budget *Budget `json:"budget,omitempty"`
 }
 
-// KeyScope says what a key may do. Zero values do not bound.
+// KeyScope limits what a key may do. Zero values do not limit.
 type KeyScope struct {
 	// Models are patterns of the models that the key may call: "openai/gpt-5",
 	// "anthropic/*".
 	Models []string `json:"models,omitempty"`
-	// Providers are the names of those its calls may go to.
+	// Providers are the names of the providers that the key's calls may go to.
 	Providers []string `json:"providers,omitempty"`
-	// RequestsPerMinute, TokensPerMinute and Concurrency bound its rate.
+	// RequestsPerMinute, TokensPerMinute and Concurrency limit the key's rate.
 	RequestsPerMinute int64 `json:"requests_per_minute,omitempty"`
 	TokensPerMinute   int64 `json:"tokens_per_minute,omitempty"`
 	Concurrency       int   `json:"concurrency,omitempty"`
 	// MaxOutputTokens is the most output tokens that a request may ask for; a
 	// request that asks for no number gets this number.
 	MaxOutputTokens int64 `json:"max_output_tokens,omitempty"`
-	// Cache is how long answers to its requests are kept and given again to the
-	// same request; 0 for never. At most 30 days.
+	// Cache is how long the gateway keeps answers to the key's requests, and gives
+	// them again to the same request; 0 means never. At most 30 days.
 	Cache Duration `json:"cache,omitempty"`
 }
 
@@ -79,13 +79,14 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// CreateKeyParams describes a key to create. The zero value makes one that may do
-// what its project may, and does not expire.
+// CreateKeyParams describes a key to create. The zero value makes a key without
+// limits of its own, which does not expire.
 type CreateKeyParams struct {
-	// Name says what it is for: at most 128 characters, no control characters.
+	// Name describes the key's purpose: at most 128 characters, no control
+	// characters.
 	Name string `json:"name,omitempty"`
-	// ProjectID is the project it spends for. Empty: the token's, else the default
-	// project.
+	// ProjectID is the project that the key spends for. Empty means the token's
+	// project, else the default project.
 	ProjectID string `json:"project_id,omitempty"`
 	KeyScope
 	Tags      []string      `json:"tags,omitempty"`
@@ -93,7 +94,7 @@ type CreateKeyParams struct {
 	Budget    *BudgetParams `json:"budget,omitempty"`
 }
 
-// UpdateKeyParams changes a key. Nil fields stay as they are.
+// UpdateKeyParams changes a key. Nil fields are unchanged.
 type UpdateKeyParams struct {
 	Name      *string    `json:"name,omitempty"`
 	Scope     *KeyScope  `json:"scope,omitempty"` // replaces all of it
@@ -102,12 +103,12 @@ type UpdateKeyParams struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty"` // the zero time: never
 }
 
-// Budget bounds what one of a kind may spend in a period.
+// Budget bounds the spending of one spender in a period.
 type Budget struct {
 	BudgetID
 	BudgetParams
-	// Spent is what was spent in the period that began at Since, and Held what
-	// requests that have not ended may yet cost.
+	// Spent is the amount spent in the period that began at Since, and Held is the
+	// most that requests in progress may still cost.
 	Spent Money `json:"spent"`
 	Held  Money `json:"held"`
 	// Unsettled is the part of Spent that was held for calls in progress when the
@@ -118,7 +119,7 @@ type Budget struct {
 	ResetAt *time.Time `json:"reset_at,omitempty"` // nil: never
 }
 
-// BudgetID says whom a budget bounds.
+// BudgetID identifies the spender of a budget.
 type BudgetID struct {
 	Scope Scope `json:"scope"`
 	// Ref is the id of the team, project or key, the name of the user or the tag.
@@ -138,7 +139,7 @@ const (
 	ScopeTag     Scope = "tag"
 )
 
-// BudgetParams says how much may be spent.
+// BudgetParams is the limit of a budget.
 type BudgetParams struct {
 	Limit  Money  `json:"limit"` // up to 1 million dollars
 	Period Period `json:"period"`
@@ -146,13 +147,13 @@ type BudgetParams struct {
 	AlertAt []int `json:"alert_at,omitempty"`
 	// IncludeBYOK counts calls paid with a caller's own key, at list price.
 	IncludeBYOK bool `json:"include_byok,omitempty"`
-	// AllowUnpriced lets calls pass whose price is unknown, of which only what is known
-	// counts. Without it they are refused: a budget cannot bound what it cannot count.
+	// AllowUnpriced admits calls whose price is unknown; only the known part of
+	// their price counts. Without AllowUnpriced such calls are refused, because a
+	// budget cannot bound an unknown price.
 	AllowUnpriced bool `json:"allow_unpriced,omitempty"`
 }
 
-// Period is when a budget begins anew. Periods begin at midnight UTC; weeks on
-// Monday.
+// Period is the period of a budget. Periods begin at midnight UTC; weeks on Monday.
 type Period string
 
 // The periods.
@@ -163,8 +164,8 @@ const (
 	Never   Period = "none"
 )
 
-// Tokens counts tokens by kind. Input is all of the prompt, Output all that was
-// generated; the others are parts of them.
+// Tokens counts tokens by kind. Input is the whole prompt, Output everything that
+// was generated; the other fields are parts of Input and Output.
 type Tokens struct {
 	Input        int64 `json:"input"`
 	CacheRead    int64 `json:"cache_read,omitempty"`
@@ -172,7 +173,8 @@ type Tokens struct {
 	CacheWrite1h int64 `json:"cache_write_1h,omitempty"` // part of CacheWrite
 	Output       int64 `json:"output"`
 	Reasoning    int64 `json:"reasoning,omitempty"`
-	// Estimated says that the provider did not count, and we have guessed.
+	// Estimated says that the provider did not count the tokens, and the gateway has
+	// estimated them.
 	Estimated bool `json:"estimated,omitempty"`
 }
 
@@ -190,8 +192,8 @@ type Request struct {
 	Deployment string   `json:"deployment,omitempty"` // what AI SDK clients say of where they run
 	App        string   `json:"app,omitempty"`        // from the headers x-title and http-referer
 
-	// Surface is what the client spoke: chatcompletions, responses, messages, aisdk,
-	// embeddings, ...; Kind the kind of the model.
+	// Surface is the protocol that the client used: chatcompletions, responses,
+	// messages, aisdk, embeddings, ...; Kind is the kind of the model.
 	Surface  string `json:"surface"`
 	Kind     string `json:"kind"`
 	Model    string `json:"model"`              // as asked for
@@ -209,9 +211,10 @@ type Request struct {
 
 	Tokens   Tokens `json:"tokens"`
 	Searches int64  `json:"searches,omitempty"`
-	// Cost is what is charged: nil if the price is unknown. MarketCost is what it
-	// costs by the list, also where a caller's own key paid. Unpriced names what neither
-	// has in it, because only its price is unknown: tools that the provider ran.
+	// Cost is the charged amount: nil if the price is unknown. MarketCost is the
+	// list price, also for calls that a caller's own key paid. Unpriced names parts
+	// that neither amount includes, because only their price is unknown: tools that
+	// the provider ran.
 	Cost         *Money `json:"cost"`
 	MarketCost   *Money `json:"market_cost,omitempty"`
 	InputCost    *Money `json:"input_cost,omitempty"`
@@ -257,12 +260,12 @@ type Attempt struct {
 	OK            bool      `json:"ok"`
 	Error         string    `json:"error,omitempty"`
 	ResponseID    string    `json:"response_id,omitempty"`
-	// Cost is the part of the request's that is charged for an attempt which came to
-	// nothing, though its provider had begun to work. Nil: nothing is.
+	// Cost is the charged part of the request's cost for an attempt that failed
+	// after its provider had begun to work. Nil means that nothing is charged.
 	Cost *Money `json:"cost,omitempty"`
 }
 
-// RequestFilter selects requests. Zero values do not select.
+// RequestFilter selects requests. Zero values select all.
 type RequestFilter struct {
 	Since, Until                                time.Time
 	ProjectID, KeyID, User, Tag, Model, Session string
@@ -272,16 +275,16 @@ type RequestFilter struct {
 	Cursor                                      string // Next of the page before
 }
 
-// SpendParams says what to add up.
+// SpendParams says which requests to add up, and how to group them.
 type SpendParams struct {
 	Since, Until time.Time // default: the last 30 days
-	// By is what rows are made for: day, hour, model, provider, key, project, user,
-	// tag, surface, credential, status. Default: day.
+	// By is the list of fields to group by: day, hour, model, provider, key,
+	// project, user, tag, surface, credential, status. Default: day.
 	By                                           []string
 	ProjectID, KeyID, User, Tag, Model, Provider string
-	// Tags selects requests that have one of these tags, or Tag.
+	// Tags selects requests with any of these tags, or with Tag.
 	Tags []string
-	// Latency asks for how long requests took, which takes longer to work out.
+	// Latency adds the latency of requests, which takes longer to compute.
 	Latency bool
 }
 
@@ -297,13 +300,14 @@ type Spend struct {
 	Cost       Money             `json:"cost"`
 	MarketCost Money             `json:"market_cost"`
 	Tokens     Tokens            `json:"tokens"`
-	// Latency is how long those that succeeded took; nil if it was not asked for, or
-	// none did.
+	// Latency is the latency of requests that succeeded; nil if not asked for, or if
+	// none succeeded.
 	Latency *Latency `json:"latency,omitempty"`
 }
 
-// Latency is how long requests took: half of them no longer than P50, and 95 of
-// 100 no longer than P95. The first token is that of streams; 0 if there were none.
+// Latency is how long requests took: half of them no longer than P50, and 95 of 100
+// no longer than P95. The first token is measured on streams only; 0 if there were
+// none.
 type Latency struct {
 	P50           Millis `json:"p50_ms"`
 	P95           Millis `json:"p95_ms"`
@@ -342,8 +346,8 @@ type Endpoint struct {
 	Health        Health `json:"health"`
 }
 
-// Price is what a provider charges, in dollars for one token unless it says
-// otherwise. Nil: the same as Input for parts of the input and as Output for
+// Price is a provider's price, in dollars for one token unless a field says
+// otherwise. Nil means the price of Input for parts of the input and of Output for
 // parts of the output.
 type Price struct {
 	Version      string `json:"version"` // date of the list it is from
@@ -356,22 +360,24 @@ type Price struct {
 	Request      Money  `json:"request,omitempty"`
 	Image        Money  `json:"image,omitempty"`
 	// Images are prices of an image by quality/size, quality or size. Image is the
-	// price of other images, unless one of Images is higher.
+	// price for sizes and qualities without an entry, unless an entry of Images is
+	// higher.
 	Images map[string]Money `json:"images,omitempty"`
 	// Character is the price of a character of text to speak, Second of a second of
 	// sound to transcribe.
 	Character Money `json:"character,omitempty"`
 	Second    Money `json:"second,omitempty"`
 	Search    Money `json:"search,omitempty"`
-	// Tools are prices of a call of tools that the provider runs, by their types
-	// without a date: file_search, code_interpreter.
+	// Tools are prices of a call of tools that the provider runs, by the tools'
+	// types without a date: file_search, code_interpreter.
 	Tools map[string]Money `json:"tools,omitempty"`
 	Tiers []PriceTier      `json:"tiers,omitempty"`
 	// ServiceTiers are percentages by the name of a tier: flex 50, priority 200.
 	ServiceTiers map[string]int `json:"service_tiers,omitempty"`
 }
 
-// PriceTier is what prompts longer than Above tokens cost, all of them.
+// PriceTier is the price of prompts longer than Above tokens, for all of their
+// tokens.
 type PriceTier struct {
 	Above      int64  `json:"above"`
 	Input      Money  `json:"input"`
@@ -380,7 +386,7 @@ type PriceTier struct {
 	CacheWrite *Money `json:"cache_write,omitempty"`
 }
 
-// Health is how an endpoint has done lately.
+// Health is the recent health of an endpoint.
 type Health struct {
 	State      string  `json:"state"` // ok, degraded, open (not used for now), unknown
 	Success    float64 `json:"success,omitempty"`
@@ -388,7 +394,7 @@ type Health struct {
 	Throughput float64 `json:"tokens_per_second,omitempty"`
 }
 
-// Check is what a test of a provider found.
+// Check is the result of a test of a provider.
 type Check struct {
 	Provider string `json:"provider"`
 	OK       bool   `json:"ok"`
@@ -400,9 +406,9 @@ type Check struct {
 
 // ListParams selects a page of a list.
 type ListParams struct {
-	// Limit is how many items a page has at most, 1 to 200. 0 means 50.
+	// Limit is the most items on a page, 1 to 200. 0 means 50.
 	Limit int
-	// Cursor is the Next of the page before. Empty: the first page.
+	// Cursor is the Next of the page before. Empty means the first page.
 	Cursor string
 }
 

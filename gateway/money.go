@@ -17,7 +17,7 @@ type Money int64
 // Dollar is one US dollar.
 const Dollar Money = 1_000_000_000_000
 
-// maxMoney is the largest amount that is read.
+// maxMoney is the largest amount that ParseMoney accepts.
 const maxMoney = 9_000_000 * Dollar
 
 // ParseMoney reads a decimal number of dollars, such as 0.15 or 2.5e-7. It fails
@@ -32,8 +32,8 @@ func ParseMoney(s string) (Money, error) {
 	if len(s) > 64 || strings.Trim(s, "+-.0123456789eE") != "" {
 		return bad()
 	}
-	// An exponent may be a number of many digits, and what it stands for a number
-	// of as many digits as that says.
+	// An exponent may have many digits, and its value as a decimal number would
+	// have as many digits as the exponent says.
 	if i := strings.IndexAny(s, "eE"); i >= 0 {
 		if n, err := strconv.Atoi(s[i+1:]); err != nil || n < -64 || n > 64 {
 			return bad()
@@ -53,8 +53,8 @@ func ParseMoney(s string) (Money, error) {
 	return Money(r.Num().Int64()), nil
 }
 
-// parsePlain reads what Money.String writes, of less than a million dollars, as
-// nearly all amounts are that are read.
+// parsePlain reads the output of Money.String for amounts below a million
+// dollars, which are nearly all amounts that are read.
 func parsePlain(s string) (m Money, ok bool) {
 	digits, negative := strings.CutPrefix(s, "-")
 	whole, rest, point := strings.Cut(digits, ".")
@@ -105,7 +105,7 @@ func (m Money) AppendText(b []byte) ([]byte, error) {
 	return append(b, bytes.TrimRight(digits[:], "0")...), nil
 }
 
-// Dollars returns the amount as a number, for what computes no money with it.
+// Dollars returns the amount as a float, for uses that do not compute money.
 func (m Money) Dollars() float64 { return float64(m) / float64(Dollar) }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -120,7 +120,7 @@ func (m *Money) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Plus returns m + n, or the largest amount if there is none so large.
+// Plus returns m + n, or the largest amount on overflow.
 func (m Money) Plus(n Money) Money {
 	switch {
 	case n > 0 && m > math.MaxInt64-n:
@@ -131,7 +131,7 @@ func (m Money) Plus(n Money) Money {
 	return m + n
 }
 
-// Times returns m for n units, or the largest amount if there is none so large.
+// Times returns m for n units, or the largest amount on overflow.
 func (m Money) Times(n int64) Money {
 	if m == 0 || n == 0 {
 		return 0

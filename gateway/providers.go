@@ -9,34 +9,35 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Provider is one that requests can go to. Tokens that are no admin tokens see no
-// more of it than Disabled and what is before that.
+// Provider is a provider that requests can go to. Tokens other than admin tokens see
+// only the fields up to Disabled.
 type Provider struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind,omitempty"` // its name in the table of known ones
 	Source  Source   `json:"source"`
 	Formats []string `json:"formats"`
-	// Configured says that requests can go there without a credential of their own.
+	// Configured says that requests without a credential of their own can go to the
+	// provider.
 	Configured bool `json:"configured"`
-	// Health is how its endpoints have done lately, the worst of them: ok, degraded,
+	// Health is the recent health of the provider's worst endpoint: ok, degraded,
 	// open (not used for now), or unknown.
 	Health string `json:"health"`
-	// Disabled providers are there to be seen alone: no request goes to them.
+	// Disabled providers are only listed: no request goes to them.
 	Disabled bool `json:"disabled,omitempty"`
 
 	BaseURL string `json:"base_url,omitempty"`
 	// Credentials are the names of the provider's credentials.
 	Credentials []string `json:"credentials,omitempty"`
-	// Settings are what was set by the API: the members of ProviderParams, with
+	// Settings are the settings made by the API: the members of ProviderParams, with
 	// {"set": true} in place of secrets.
 	Settings json.RawMessage `json:"settings,omitempty"`
 }
 
-// Source is where something is configured.
+// Source is where a provider or a credential is configured.
 type Source string
 
-// The sources. Each is stronger than those after it; known providers are there for
-// requests and projects that bring their own credentials.
+// The sources. Each source overrides the sources after it. Known providers are listed
+// for requests and projects that bring their own credentials.
 const (
 	FromFile        Source = "file"
 	FromAPI         Source = "api"
@@ -44,10 +45,10 @@ const (
 	FromTable       Source = "known"
 )
 
-// ProviderParams are the settings of a provider, as the file of settings has them,
-// but for secrets, which are texts: they never name a variable or a file of the
-// daemon's. The name of the provider is that of a known kind, or Kind is set, or
-// Format and BaseURL.
+// ProviderParams are the settings of a provider, as in the file of settings, except
+// for secrets, which are given literally: they cannot name a variable or a file of
+// the daemon. The provider's name must be that of a known kind, unless Kind, or
+// Format and BaseURL, are set.
 type ProviderParams struct {
 	Kind     string   `json:"kind,omitempty"`
 	Disabled bool     `json:"disabled,omitempty"`
@@ -57,17 +58,17 @@ type ProviderParams struct {
 	Key  string        `json:"key,omitempty"`
 	Keys []ProviderKey `json:"keys,omitempty"` // tried in order, after Key
 	// AWS and ServiceAccount are the credentials of Bedrock, besides keys, and of
-	// Vertex: the JSON of its key file.
+	// Vertex: the JSON of the service account's key file.
 	AWS            *AWSKeys `json:"aws,omitempty"`
 	ServiceAccount string   `json:"service_account,omitempty"`
-	// Auth says that the credentials are used that the cloud gives to the daemon:
-	// aws-default, google-default or azure-default, without a BaseURL. Profile is one of
+	// Auth selects credentials that the cloud gives to the daemon: aws-default,
+	// google-default or azure-default, without a BaseURL. Profile is a profile in
 	// AWS's files.
 	Auth    string `json:"auth,omitempty"`
 	Profile string `json:"profile,omitempty"`
 
-	// Region is Bedrock's, Resource, APIVersion and Deployments are Azure's, Project
-	// and Location Vertex's.
+	// Region is for Bedrock; Resource, APIVersion and Deployments for Azure; Project
+	// and Location for Vertex.
 	Region      string `json:"region,omitempty"`
 	Resource    string `json:"resource,omitempty"`
 	APIVersion  string `json:"api_version,omitempty"`
@@ -78,8 +79,8 @@ type ProviderParams struct {
 	Headers map[string]string `json:"headers,omitempty"` // kept secret, too
 	Quirks  []string          `json:"quirks,omitempty"`
 	Paths   ProviderPaths     `json:"paths,omitzero"`
-	// FirstByte is how long an answer may take to begin (5 min), Idle how long it may
-	// pause (2 min).
+	// FirstByte is how long an answer may take to begin (default 5 min), Idle how
+	// long it may pause (default 2 min).
 	FirstByte Duration `json:"first_byte,omitempty"`
 	Idle      Duration `json:"idle,omitempty"`
 	// OnDisconnect says what the gateway does with a call without streaming whose
@@ -93,8 +94,8 @@ type ProviderParams struct {
 	NoTraining    *bool  `json:"no_training,omitempty"`
 	Country       string `json:"country,omitempty"` // ISO 3166-1 alpha-2
 	SelfHosted    *bool  `json:"self_hosted,omitempty"`
-	// ForeignIDs says what becomes of requests that name answers and files which no
-	// request of their project has made: allow, or refuse, as if it is empty.
+	// ForeignIDs is the rule for requests that name answers and files which no
+	// request of their project has made: allow, or refuse, which is the default.
 	ForeignIDs string            `json:"foreign_ids,omitempty"`
 	Unlisted   *bool             `json:"unlisted,omitempty"` // models no catalogue knows may be called
 	Discover   *bool             `json:"discover,omitempty"` // it is asked for its models
@@ -116,8 +117,8 @@ type AWSKeys struct {
 	SessionToken    string `json:"session_token,omitempty"`
 }
 
-// ProviderPaths are where a provider has what is not a language model, below its
-// base URL: a path, an address, or none.
+// ProviderPaths are a provider's paths for other kinds of models than language
+// models, below its base URL: a path, an address, or none.
 type ProviderPaths struct {
 	Models        string `json:"models,omitempty"`
 	Embeddings    string `json:"embeddings,omitempty"`
@@ -127,9 +128,8 @@ type ProviderPaths struct {
 	Transcription string `json:"transcription,omitempty"`
 }
 
-// ListPrice is a Price as people write it: dollars, as decimal numbers, for a
-// million tokens, and for one each of requests, images and searches. Input and
-// Output are required.
+// ListPrice is a Price as people write it: dollars, as decimal numbers, per million
+// tokens, and per request, image and search. Input and Output are required.
 type ListPrice struct {
 	Input        string `json:"input"`
 	Output       string `json:"output"`
@@ -139,13 +139,14 @@ type ListPrice struct {
 	Reasoning    string `json:"reasoning,omitempty"`
 	Request      string `json:"request,omitempty"`
 	Image        string `json:"image,omitempty"`
-	// Images are prices of an image by quality and size, Character and Second those of
-	// speech and of what is transcribed.
+	// Images are prices of an image by quality and size; Character and Second are
+	// prices of speech and of transcription.
 	Images    map[string]string `json:"images,omitempty"`
 	Character string            `json:"character,omitempty"`
 	Second    string            `json:"second,omitempty"`
 	Search    string            `json:"search,omitempty"`
-	// Tools are prices of a call of tools that the provider runs, by their types.
+	// Tools are prices of a call of tools that the provider runs, by the tools'
+	// types.
 	Tools        map[string]string `json:"tools,omitempty"`
 	Tiers        []ListPriceTier   `json:"tiers,omitempty"`
 	ServiceTiers map[string]int    `json:"service_tiers,omitempty"` // percent
@@ -160,12 +161,12 @@ type ListPriceTier struct {
 	CacheWrite string `json:"cache_write,omitempty"`
 }
 
-// Credential is what a project is called with at a provider, instead of the
-// operator. It has no secret in it.
+// Credential is a project's own credential at a provider, used instead of the
+// operator's. It does not contain the secret.
 type Credential struct {
 	CredentialID
 	Source Source `json:"source"` // file or api
-	// Fallback says that the operator's credentials are tried after it.
+	// Fallback says that the operator's credentials are tried after this one.
 	Fallback      bool `json:"fallback,omitempty"`
 	ZeroRetention bool `json:"zero_retention,omitempty"`
 	// Problem is why the credential is not used, such as that the provider is gone;
@@ -188,8 +189,8 @@ type CredentialParams struct {
 	AWS            *AWSKeys `json:"aws,omitempty"`
 	ServiceAccount string   `json:"service_account,omitempty"` // the JSON of the key file
 
-	// Region is Bedrock's, Resource Azure's, Project and Location Vertex's: where the
-	// account is, if it is not where the provider's is.
+	// Region is for Bedrock, Resource for Azure, Project and Location for Vertex: the
+	// place of the account, if it differs from the provider's.
 	Region   string `json:"region,omitempty"`
 	Resource string `json:"resource,omitempty"`
 	Project  string `json:"project,omitempty"`
@@ -197,15 +198,16 @@ type CredentialParams struct {
 
 	Models        map[string]string `json:"models,omitempty"`         // the account's names of models, by ours
 	ZeroRetention bool              `json:"zero_retention,omitempty"` // the account has agreed that nothing is kept
-	// Fallback lets the operator's credentials be tried if this one is refused or
-	// used up. With several credentials of one provider, all of them must say so.
+	// Fallback lets the gateway try the operator's credentials if this one is refused
+	// or used up. If a provider has several credentials of the project, all must set
+	// it.
 	Fallback bool `json:"fallback,omitempty"`
 }
 
 // CredentialFilter selects credentials of projects. Zero values do not select.
 type CredentialFilter struct{ ProjectID, Provider string }
 
-// ListProviders lists the providers there are, sorted by name.
+// ListProviders lists the providers, sorted by name.
 func (c *Client) ListProviders(ctx context.Context) ([]Provider, error) {
 	page, err := call[Page[Provider]](ctx, c, wire.Request{Method: "GET", Path: "/v1/gateway/providers"})
 	if err != nil {
@@ -219,10 +221,10 @@ func (c *Client) GetProvider(ctx context.Context, name string) (*Provider, error
 	return call[Provider](ctx, c, wire.Request{Method: "GET", Path: path("providers", name)})
 }
 
-// SetProvider configures a provider, and replaces all that was set of it before;
-// requests that begin after it returns see the change. Admin tokens only. Errors:
-// invalid, conflict (the file of settings has it), permission_denied,
-// quota_exceeded (500 providers), not_supported.
+// SetProvider configures a provider, and replaces all of its former settings;
+// requests that begin after SetProvider returns see the change. Admin tokens only.
+// Errors: invalid, conflict (the file of settings has the provider),
+// permission_denied, quota_exceeded (500 providers), not_supported.
 func (c *Client) SetProvider(ctx context.Context, name string, p ProviderParams) (*Provider, error) {
 	return call[Provider](ctx, c, wire.Request{Method: "PUT", Path: path("providers", name), JSON: p, Repeat: true})
 }
@@ -235,8 +237,8 @@ func (c *Client) DeleteProvider(ctx context.Context, name string) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: path("providers", name)})
 }
 
-// ListCredentials lists the credentials that projects have, sorted by project,
-// provider and name.
+// ListCredentials lists the credentials of projects, sorted by project, provider and
+// name.
 func (c *Client) ListCredentials(ctx context.Context, f CredentialFilter) ([]Credential, error) {
 	q := url.Values{}
 	set(q, "project_id", f.ProjectID)
@@ -249,18 +251,18 @@ func (c *Client) ListCredentials(ctx context.Context, f CredentialFilter) ([]Cre
 }
 
 // SetCredential gives a project a credential of its own at a provider, or replaces
-// it; requests that begin after it returns use it. An empty ProjectID is the
-// token's project, or the default one. Nobody can read the secret again. Errors:
+// it; requests that begin after SetCredential returns use it. An empty ProjectID is
+// the token's project, or the default one. The API never returns the secret. Errors:
 // invalid, not_found (the project or the provider), conflict (the file has the
-// project's credentials at the provider), permission_denied (the provider is a
-// server of the operator's own, and the token no admin token), quota_exceeded (100
-// of a project, 10,000 of all), not_supported.
+// project's credentials at the provider), permission_denied (the provider is a server
+// of the operator's own, and the token no admin token), quota_exceeded (100 of a
+// project, 10,000 in total), not_supported.
 func (c *Client) SetCredential(ctx context.Context, id CredentialID, p CredentialParams) (*Credential, error) {
 	return call[Credential](ctx, c, wire.Request{Method: "PUT", Path: id.path(), Query: id.query(), JSON: p, Repeat: true})
 }
 
-// DeleteCredential takes a credential from a project. Errors: conflict (it is in
-// the file).
+// DeleteCredential deletes a project's credential. Errors: conflict (it is in the
+// file).
 func (c *Client) DeleteCredential(ctx context.Context, id CredentialID) error {
 	return c.do(ctx, wire.Request{Method: "DELETE", Path: id.path(), Query: id.query()})
 }

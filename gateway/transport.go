@@ -12,8 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// DefaultURL is where the gateway of a daemon on this machine listens unless told
-// otherwise.
+// DefaultURL is the default address of the gateway of a daemon on this machine.
 const DefaultURL = "http://127.0.0.1:7071"
 
 // Transport sends the requests of an HTTP client to the gateway, whatever host
@@ -28,11 +27,11 @@ type Transport struct {
 	// URL is the gateway's address. Empty means $CAY_GATEWAY_URL, else DefaultURL.
 	URL string
 	// Key is the secret of a key, or of a token of the daemon. Empty means
-	// $CAY_GATEWAY_KEY, else what Client would take: $CAY_TOKEN, or the admin token
-	// of this machine for a gateway on it.
+	// $CAY_GATEWAY_KEY, else the token that Client would use: $CAY_TOKEN, or this
+	// machine's admin token for a gateway on this machine.
 	Key string
-	// User is on whose behalf requests are made, and Tags say what for. Both are
-	// recorded, and may have budgets.
+	// User is the end user that requests are made for, and Tags describe their
+	// purpose. Both are recorded, and may have budgets.
 	User string
 	Tags []string
 	// Base sends the requests. Nil means http.DefaultTransport.
@@ -47,11 +46,11 @@ type Transport struct {
 // credentialHeaders carry the keys of providers.
 var credentialHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Ai-Gateway-Api-Key", "Cookie"}
 
-// credentialParams carry them in queries.
+// credentialParams are the query parameters that carry the keys of providers.
 var credentialParams = []string{"key", "api_key", "api-key", "access_token"}
 
 // RoundTrip implements http.RoundTripper. It fails for a request that follows a
-// redirect: the gateway sends none.
+// redirect: the gateway sends no redirects.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.once.Do(t.resolve)
 	switch {
@@ -99,7 +98,7 @@ func (t *Transport) resolve() {
 	t.url, t.err = url.Parse(conn.URL())
 }
 
-// rewrite returns r as it goes to the gateway.
+// rewrite returns r as a request to the gateway.
 func (t *Transport) rewrite(r *http.Request) *http.Request {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host, out.URL.User, out.Host = t.url.Scheme, t.url.Host, nil, ""

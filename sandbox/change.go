@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// ChangeType says what a Change tells.
+// ChangeType is the kind of a Change.
 type ChangeType string
 
 const (
@@ -21,8 +21,8 @@ const (
 	Ready   ChangeType = "ready"
 	Changed ChangeType = "changed" // Sandbox is as it is now
 	Deleted ChangeType = "deleted" // there is no sandbox ID any more
-	// Missed: more has changed than was read, and some of it is not reported. Read
-	// the list again.
+	// Missed: changes came faster than the caller read them, and some are not
+	// reported. Read the list again.
 	Missed ChangeType = "missed"
 )
 
@@ -35,12 +35,12 @@ type Change struct {
 	Sandbox *Sandbox   `json:"sandbox,omitempty"` // with Changed
 }
 
-// ChangeParams selects what sandboxes changes are reported of.
+// ChangeParams selects the sandboxes whose changes are reported.
 type ChangeParams struct {
 	ProjectID string // as in ListParams
 }
 
-// Changes reports changes as they come, the first of them Ready.
+// Changes reports changes as they happen; the first is Ready.
 type Changes interface {
 	// Next waits for the next change. It returns io.EOF when the daemon stops.
 	Next() (Change, error)
@@ -48,7 +48,7 @@ type Changes interface {
 }
 
 // WatchSandboxes reports the changes of sandboxes until it is closed or ctx ends.
-// Errors: invalid, not_found (project), quota_exceeded (64 of the team watch).
+// Errors: invalid, not_found (project), quota_exceeded (the team has 64 watches).
 func (c *Client) WatchSandboxes(ctx context.Context, p ChangeParams) (Changes, error) {
 	q := url.Values{"follow": {"true"}}
 	setString(q, "project", p.ProjectID)

@@ -41,14 +41,14 @@ type Client struct {
 	conn *wire.Conn // nil until the first use
 }
 
-// ClientOptions are the fields of a Client.
+// ClientOptions has the fields of a Client.
 type ClientOptions struct {
 	URL, Token, Team string
 	HTTPClient       *http.Client
 }
 
-// NewClient returns a Client with the given options; see Client for what empty
-// ones mean. It does not connect.
+// NewClient returns a Client with the given options; see Client for the meaning
+// of empty options. NewClient does not connect.
 func NewClient(o ClientOptions) *Client {
 	return &Client{URL: o.URL, Token: o.Token, Team: o.Team, HTTPClient: o.HTTPClient}
 }
@@ -75,7 +75,7 @@ func (c *Client) call(ctx context.Context, r wire.Request, out any) error {
 	return conn.Call(ctx, r, out)
 }
 
-// do sends r; the body of the answer is the caller's to close.
+// do sends r; the caller must close the body of the answer.
 func (c *Client) do(ctx context.Context, r wire.Request) (*http.Response, *wire.Conn, error) {
 	conn, err := c.dial()
 	if err != nil {
@@ -118,7 +118,7 @@ func fetch[T any](ctx context.Context, c *Client, r wire.Request) (*T, error) {
 	return out, nil
 }
 
-// one calls an operation on a sandbox whose answer is a single object.
+// one calls an operation on a sandbox, and decodes the object in the answer.
 func one[T any](ctx context.Context, c *Client, method string, body any, ref string, elems ...string) (*T, error) {
 	p, err := endpoint(ref, elems...)
 	if err != nil {
@@ -127,7 +127,7 @@ func one[T any](ctx context.Context, c *Client, method string, body any, ref str
 	return fetch[T](ctx, c, wire.Request{Method: method, Path: p, JSON: body})
 }
 
-// none calls an operation on a sandbox that has no answer.
+// none calls an operation on a sandbox whose answer has no body.
 func (c *Client) none(ctx context.Context, method string, body any, ref string, elems ...string) error {
 	p, err := endpoint(ref, elems...)
 	if err != nil {
@@ -138,8 +138,8 @@ func (c *Client) none(ctx context.Context, method string, body any, ref string, 
 
 // Create makes a sandbox and returns when it answers commands. Errors: invalid,
 // already_exists (name), not_found (image), quota_exceeded, no_space,
-// unavailable. Without an IdempotencyKey it makes one, so that a request whose
-// answer was lost is repeated without making a second sandbox.
+// unavailable. If p has no IdempotencyKey, Create generates one, so that
+// repeating a request whose answer was lost does not make a second sandbox.
 func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {
 	key := p.IdempotencyKey
 	if key == "" {
@@ -162,7 +162,7 @@ func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {
 	return out, nil
 }
 
-// checkKey checks an idempotency key that is to be sent.
+// checkKey checks an idempotency key.
 func checkKey(key string) error {
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || len(key) > 255 {
 		return cay.Errorf(cay.Invalid, "idempotency key %q is not 1 to 255 visible ASCII characters", key)
@@ -211,8 +211,8 @@ func (c *Client) Extend(ctx context.Context, ref string, d Duration) (*Sandbox, 
 	return one[Sandbox](ctx, c, http.MethodPost, map[string]Duration{"duration_ms": d}, ref, "extend")
 }
 
-// Stop ends a sandbox and returns when nothing of it runs. Stopping a stopped
-// sandbox does nothing.
+// Stop ends a sandbox and returns when all its processes have ended. Stopping a
+// stopped sandbox does nothing.
 func (c *Client) Stop(ctx context.Context, ref string) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "stop")
 }
@@ -233,13 +233,13 @@ func (c *Client) Resume(ctx context.Context, ref string, p ResumeParams) (*Sandb
 	return one[Sandbox](ctx, c, http.MethodPost, p, ref, "resume")
 }
 
-// Delete stops a sandbox and forgets it, with its automatic snapshots, but those that
-// other sandboxes start from.
+// Delete stops a sandbox and deletes it, with its automatic snapshots except
+// those that other sandboxes start from.
 func (c *Client) Delete(ctx context.Context, ref string) error {
 	return c.DeleteWith(ctx, ref, DeleteParams{})
 }
 
-// DeleteWith is Delete as p says.
+// DeleteWith is Delete with options.
 func (c *Client) DeleteWith(ctx context.Context, ref string, p DeleteParams) error {
 	path, err := endpoint(ref)
 	if err != nil {

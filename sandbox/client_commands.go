@@ -36,8 +36,9 @@ func keyHeader(key string) (http.Header, error) {
 
 // Exec is Start and Output in one round trip: the first event carries the
 // command. Closing the Output early leaves the command running. When the
-// connection breaks, the Output goes on from where it was on a new one. When the
-// sandbox is hibernated, it waits until something lets that go on, and does the same.
+// connection breaks, the Output reconnects and resumes where it was. When the
+// sandbox is hibernated, the Output waits until something wakes the sandbox, and
+// then resumes, too.
 func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output, error) {
 	pth, err := endpoint(ref, "commands")
 	if err != nil {
@@ -93,8 +94,8 @@ func (c *Client) Wait(ctx context.Context, ref, id string) (*Command, error) {
 }
 
 func (c *Client) wait(ctx context.Context, ref, id string) (*Command, error) {
-	// The answer begins with blank lines while the command runs, so that a
-	// failure after the first of them comes in the body.
+	// The daemon sends blank lines while the command runs, so that a failure
+	// after the first line comes in the body.
 	raw, err := one[json.RawMessage](ctx, c, http.MethodGet, nil, ref, "commands", id, "wait")
 	if err != nil {
 		return nil, err
@@ -110,15 +111,15 @@ func (c *Client) wait(ctx context.Context, ref, id string) (*Command, error) {
 	return cmd, nil
 }
 
-// Signal signals the command's process group. Errors: invalid, conflict if it
-// has exited.
+// Signal signals the command's process group. Errors: invalid, conflict if the
+// command has exited.
 func (c *Client) Signal(ctx context.Context, ref, id string, sig Signal) error {
 	return c.none(ctx, http.MethodPost, map[string]Signal{"signal": sig}, ref, "commands", id, "signal")
 }
 
-// Output reads what the command wrote, from any cursor, any number of times.
-// When the connection breaks, it goes on from where it was on a new one; with
-// p.Follow also after the sandbox was hibernated, as in Exec.
+// Output reads the command's output, from any cursor, any number of times. When
+// the connection breaks, the Output reconnects and resumes where it was; with
+// p.Follow it does so after the sandbox was hibernated, too, as in Exec.
 func (c *Client) Output(ctx context.Context, ref, id string, p OutputParams) (Output, error) {
 	o := newOutput(ctx, c, ref, p.Follow)
 	o.id, o.cursor, o.reached = id, p.Cursor, p.Cursor
@@ -129,10 +130,10 @@ func (c *Client) Output(ctx context.Context, ref, id string, p OutputParams) (Ou
 	return o, nil
 }
 
-// WriteStdin copies r to the command's standard input or terminal, and closes
-// it at the end of r if closeAfter (on a terminal: types end-of-file). Errors:
+// WriteStdin copies r to the command's standard input or terminal, and closes it
+// at the end of r if closeAfter (on a terminal: types end-of-file). Errors:
 // conflict if stdin was not asked for, is closed, or the command has exited.
-// After an error a Read of r may still be under way, whose data is lost.
+// After an error a Read of r may still be in progress; its data is lost.
 func (c *Client) WriteStdin(ctx context.Context, ref, id string, r io.Reader, closeAfter bool) error {
 	pth, err := endpoint(ref, "commands", id, "stdin")
 	if err != nil {
@@ -144,12 +145,12 @@ func (c *Client) WriteStdin(ctx context.Context, ref, id string, r io.Reader, cl
 }
 
 // Resize changes the size of the command's terminal. Errors: invalid, conflict
-// if it has none.
+// if the command has no terminal.
 func (c *Client) Resize(ctx context.Context, ref, id string, size WindowSize) error {
 	return c.none(ctx, http.MethodPost, size, ref, "commands", id, "resize")
 }
 
-// known returns the length of what r will give, as in wire.Request.Length.
+// known returns the length of r's content, as in wire.Request.Length.
 func known(r io.Reader) int64 {
 	l, ok := r.(interface{ Len() int })
 	if !ok {

@@ -14,7 +14,7 @@ func (c *Client) CreateDrive(ctx context.Context, p CreateDriveParams) (*Drive, 
 	return fetch[Drive](ctx, c, wire.Request{Method: http.MethodPost, Path: "/v1/drives", JSON: p})
 }
 
-// oneDrive calls an operation on a drive that answers with it.
+// oneDrive calls an operation on a drive whose answer is the drive.
 func (c *Client) oneDrive(ctx context.Context, method, ref string, elems ...string) (*Drive, error) {
 	p, err := pathOf("/v1/drives", "drive", ref, elems...)
 	if err != nil {
@@ -47,8 +47,7 @@ func (c *Client) SaveDrive(ctx context.Context, ref string) (*Drive, error) {
 	return c.oneDrive(ctx, http.MethodPost, ref, "save")
 }
 
-// DeleteDrive removes a drive and what it holds. Errors: conflict (a sandbox has
-// it).
+// DeleteDrive removes a drive and its content. Errors: conflict (a sandbox has mounted it).
 func (c *Client) DeleteDrive(ctx context.Context, ref string) error {
 	p, err := pathOf("/v1/drives", "drive", ref)
 	if err != nil {

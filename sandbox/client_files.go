@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// getFile calls a GET below files that answers with an object.
+// getFile calls a GET below files whose answer is an object.
 func getFile[T any](ctx context.Context, c *Client, ref, what string, q url.Values) (*T, error) {
 	p, err := endpoint(ref, "files", what)
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *Client) ReadFile(ctx context.Context, ref, name string, p ReadParams) (
 	return &content{ctx, conn, resp.Body}, info, nil
 }
 
-// content is the body of an answer whose errors are coded.
+// content is the body of an answer; errors of its Read are *cay.Error.
 type content struct {
 	ctx  context.Context // of the request, for why it ended
 	conn *wire.Conn
@@ -114,9 +114,9 @@ func (b *content) Read(p []byte) (int, error) {
 
 func (b *content) Close() error { return b.body.Close() }
 
-// WriteFile replaces or makes a file. Errors: invalid, file_not_found (no such
-// directory), no_space, sandbox_stopped. When r fails, its error is returned
-// and the file stays as it was.
+// WriteFile replaces or creates a file. Errors: invalid, file_not_found (no
+// such directory), no_space, sandbox_stopped. When r fails, WriteFile returns
+// r's error, and the file stays as it was.
 func (c *Client) WriteFile(ctx context.Context, ref, name string, r io.Reader, p WriteParams) (*FileInfo, error) {
 	pth, err := endpoint(ref, "files", "content")
 	if err != nil {
@@ -233,8 +233,8 @@ func (c *Client) Archive(ctx context.Context, ref, name string, format ArchiveFo
 }
 
 // Watch reports changes below a directory or of a file. When the connection
-// breaks, Next returns unavailable: what happened meanwhile is unknown. Errors:
-// invalid, file_not_found, sandbox_stopped.
+// breaks, Next returns unavailable: changes from then on are not reported.
+// Errors: invalid, file_not_found, sandbox_stopped.
 func (c *Client) Watch(ctx context.Context, ref, name string, p WatchParams) (Watch, error) {
 	pth, err := endpoint(ref, "files", "watch")
 	if err != nil {

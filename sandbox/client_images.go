@@ -23,7 +23,7 @@ type Images struct {
 	c *Client
 }
 
-// Images returns what works with the daemon's images.
+// Images returns the client of the daemon's images.
 func (c *Client) Images() *Images { return &Images{c} }
 
 // List returns the images of the installation and of the team.
@@ -47,7 +47,7 @@ func imagePath(ref string) (string, error) {
 	return "/v1/images/" + strings.Join(elems, "/"), nil
 }
 
-// Get returns the image a reference or digest names. Errors: not_found.
+// Get returns the image with a reference or a digest. Errors: not_found.
 func (i *Images) Get(ctx context.Context, ref string) (*Image, error) {
 	p, err := imagePath(ref)
 	if err != nil {
@@ -67,10 +67,11 @@ func (i *Images) Pull(ctx context.Context, ref string, progress func(ImageProgre
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/pull", JSON: map[string]string{"ref": ref}}, progress)
 }
 
-// Build makes one of the images cay knows how to make: "debian", or a runtime
-// such as "node24". They are the installation's: any token has those made that are
-// not there, an admin token makes them anew. Errors: not_found, permission_denied,
-// unavailable, no_space, not_supported (a tool is missing on the host). progress, unless nil, is called for every step.
+// Build makes one of the images that cay knows how to make: "debian", or a runtime
+// such as "node24". These images belong to the installation: any token may build
+// images that do not exist yet, and an admin token may rebuild existing ones.
+// Errors: not_found, permission_denied, unavailable, no_space, not_supported (a
+// tool is missing on the host). progress, unless nil, is called for every step.
 func (i *Images) Build(ctx context.Context, name string, progress func(ImageProgress)) (*Image, error) {
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/build", JSON: map[string]string{"name": name}}, progress)
 }
@@ -84,8 +85,8 @@ func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress f
 	}, progress)
 }
 
-// FromSnapshot makes an image of the files of a snapshot, with what they lay
-// over. Errors: invalid, permission_denied, not_found (also of the image the
+// FromSnapshot makes an image of the files of a snapshot and of the image below
+// them. Errors: invalid, permission_denied, not_found (also of the image the
 // snapshot is of), conflict (damaged), not_supported, no_space, too_large,
 // quota_exceeded. progress, unless nil, is called for every step.
 func (i *Images) FromSnapshot(ctx context.Context, p ImageSnapshotParams, progress func(ImageProgress)) (*Image, error) {
@@ -126,10 +127,10 @@ func (i *Images) follow(ctx context.Context, r wire.Request, progress func(Image
 	}
 }
 
-// Tag gives the image that a reference or digest names one more name: for the team,
-// or, with an admin token and an image of the installation, for all. A name that
-// stands for another image is taken from that. Errors: invalid (the name),
-// not_found, permission_denied, no_space, quota_exceeded.
+// Tag gives an image a further name: for the team, or, with an admin token and an
+// image of the installation, for all teams. If another image has the name, Tag
+// moves the name. Errors: invalid (the name), not_found, permission_denied,
+// no_space, quota_exceeded.
 func (i *Images) Tag(ctx context.Context, ref, name string) (*Image, error) {
 	out := new(Image)
 	if err := i.c.call(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/tag", JSON: map[string]string{"ref": ref, "name": name}}, out); err != nil {
@@ -138,9 +139,9 @@ func (i *Images) Tag(ctx context.Context, ref, name string) (*Image, error) {
 	return out, nil
 }
 
-// Remove forgets a reference of the team's, with an admin token of the
-// installation's; the content goes when no sandbox needs it. Errors: not_found,
-// permission_denied.
+// Remove deletes a reference of the team, or, with an admin token, of the
+// installation. The content is deleted when no sandbox needs it. Errors:
+// not_found, permission_denied.
 func (i *Images) Remove(ctx context.Context, ref string) error {
 	p, err := imagePath(ref)
 	if err != nil {
@@ -149,7 +150,7 @@ func (i *Images) Remove(ctx context.Context, ref string) error {
 	return i.c.call(ctx, wire.Request{Method: http.MethodDelete, Path: p}, nil)
 }
 
-// GC removes content that no reference and no sandbox needs.
+// GC deletes content that no reference and no sandbox needs.
 func (i *Images) GC(ctx context.Context, p ImageGCParams) (*ImageGC, error) {
 	q := url.Values{}
 	if p.DryRun {

@@ -18,8 +18,8 @@ const (
 	// quiet is how long a stream may be silent. The daemon sends a heartbeat
 	// every 15 s, so a connection without one is dead.
 	quiet = 45 * time.Second
-	// reattach is how many times in a row a broken stream is opened again
-	// without anything coming of it.
+	// reattach is how many times in a row a broken stream is reopened without
+	// receiving anything.
 	reattach = 5
 )
 
@@ -64,8 +64,8 @@ func (s *stream) close() {
 	s.body.Close() // nothing is left to learn from it
 }
 
-// output is the Output of a Client. It keeps the context it was made with,
-// because it opens new connections in its name.
+// output is the Output of a Client. It keeps the context that it was made with,
+// because it opens new connections under that context.
 type output struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -148,8 +148,8 @@ func (o *output) Next() (Event, error) {
 	return Event{}, o.end
 }
 
-// decode reads a line of in and notes what it means for the lines to come. It
-// reports false after setting end, or giving in up.
+// decode reads a line of in and records the new cursor and state. It returns false
+// after setting end, or after giving in up.
 func (o *output) decode(in *stream, line []byte) (Event, bool) {
 	var msg struct {
 		eventJSON
@@ -163,7 +163,7 @@ func (o *output) decode(in *stream, line []byte) (Event, bool) {
 			o.end = err
 			return e, false
 		}
-		// It was hibernated, or the daemon stops.
+		// The sandbox was hibernated, or the daemon stops.
 		o.drop(in)
 		o.asleep = true
 		o.tries++
@@ -189,8 +189,8 @@ func (o *output) decode(in *stream, line []byte) (Event, bool) {
 	return e, true
 }
 
-// connected returns the connection, after making it again if it broke. It
-// returns nil if that failed in a way that may pass.
+// connected returns the connection, after making it again if it broke. It returns
+// nil after a failure that may pass.
 func (o *output) connected() (*stream, error) {
 	o.mu.Lock()
 	in, closed := o.in, o.closed
@@ -225,7 +225,7 @@ func (o *output) connected() (*stream, error) {
 	return o.in, nil
 }
 
-// awake returns when the sandbox is there to attach to, as far as is known.
+// awake returns when the sandbox can probably be attached to.
 func (o *output) awake() error {
 	if !o.asleep {
 		return nil
@@ -271,7 +271,7 @@ func (c *Client) awake(ctx context.Context, ref string) (slept bool, err error) 
 	}
 }
 
-// broken notes that reading in failed, and decides whether to go on elsewhere.
+// broken records that reading in failed, and decides whether to reconnect.
 func (o *output) broken(in *stream, err error) {
 	o.drop(in)
 	switch {
@@ -291,7 +291,7 @@ func (o *output) drop(in *stream) {
 	in.close()
 }
 
-// why returns err, or that the stream was closed if that is the reason for it.
+// why returns err, or the error of a closed stream if Close is the reason for err.
 func (o *output) why(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -301,7 +301,7 @@ func (o *output) why(err error) error {
 	return err
 }
 
-// Close implements Output. It may be called while Next waits, which then fails.
+// Close implements Output. Close may be called while Next waits; Next then fails.
 func (o *output) Close() error {
 	o.cancel()
 	o.mu.Lock()

@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Flows returns one page of a sandbox's flow log, oldest first; it keeps the
-// newest 1000 records, and has them until the sandbox is deleted. Next of the
-// page is After of the next one, as text. Errors: invalid.
+// Flows returns one page of a sandbox's flow log, oldest first. The log keeps
+// the newest 1000 records until the sandbox is deleted. To read the next page,
+// set After to Next of this page. Errors: invalid.
 func (c *Client) Flows(ctx context.Context, ref string, p FlowParams) (*Page[Flow], error) {
 	pth, err := endpoint(ref, "flows")
 	if err != nil {
@@ -35,10 +35,10 @@ func flowQuery(p FlowParams) url.Values {
 	return q
 }
 
-// WatchFlows reports the records of a sandbox's flow log that are there after
-// p.After, and then each as it is made, until the sandbox ends. When the
-// connection breaks, Next returns unavailable; go on after the last record.
-// Errors: invalid.
+// WatchFlows reports the records of a sandbox's flow log that come after
+// p.After, and then each new record, until the sandbox ends. When the
+// connection breaks, Next returns unavailable; call WatchFlows again with the
+// last record. Errors: invalid.
 func (c *Client) WatchFlows(ctx context.Context, ref string, p FlowParams) (FlowWatch, error) {
 	pth, err := endpoint(ref, "flows")
 	if err != nil {
@@ -75,9 +75,10 @@ func (w *flowWatch) Next() (Flow, error) {
 	return msg.Flow, nil
 }
 
-// CreateLink makes a link that opens the preview of a private port for whoever
-// has it. Making the port public, or removing it, ends all its links. Errors:
-// invalid, not_found (the port is not declared), conflict (it is public).
+// CreateLink makes a link that opens the preview of a private port to everyone
+// who has the link. Making the port public, or removing it, ends all its links.
+// Errors: invalid, not_found (the port is not declared), conflict (it is
+// public).
 func (c *Client) CreateLink(ctx context.Context, ref string, port int, p LinkParams) (*Link, error) {
 	return one[Link](ctx, c, http.MethodPost, p, ref, "ports", strconv.Itoa(port), "links")
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Hibernate saves a running or paused sandbox with its processes, and frees what
-// it used of memory and CPU. Resume, or the next call that needs it, lets it go
-// on. Hibernating a hibernated one does nothing. Errors: sandbox_stopped,
+// Hibernate saves a running or paused sandbox with its processes, and frees its
+// memory and CPU. Resume, or the next call that needs the sandbox, wakes it.
+// Hibernating a hibernated sandbox does nothing. Errors: sandbox_stopped,
 // conflict, no_space, quota_exceeded, not_supported.
 func (c *Client) Hibernate(ctx context.Context, ref string) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPost, nil, ref, "hibernate")
 }
 
 // Fork copies a sandbox, or starts several from a snapshot's id ("snap_...").
-// All copies come to be, or none. Errors: those of Create, conflict,
+// Either all copies are made, or none. Errors: those of Create, conflict,
 // not_supported. When the answer is lost, so that the error is unavailable or
-// the context's, the copies may be there: List tells.
+// the context's, the copies may exist: see List.
 func (c *Client) Fork(ctx context.Context, ref string, p ForkParams) (*Fork, error) {
 	return one[Fork](ctx, c, http.MethodPost, p, ref, "fork")
 }
@@ -128,7 +128,7 @@ func (c *Client) PruneSnapshots(ctx context.Context, p PruneSnapshotsParams) (*S
 }
 
 // ExportSnapshot reads a snapshot as one file, for ImportSnapshot. Close the
-// reader. Errors: not_found (also of a deleted one), conflict (damaged).
+// reader. Errors: not_found (also of a deleted snapshot), conflict (damaged).
 func (c *Client) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser, error) {
 	p, err := pathOf("/v1/snapshots", "snapshot", ref, "export")
 	if err != nil {
@@ -158,8 +158,8 @@ func (c *Client) ImportSnapshot(ctx context.Context, r io.Reader, p ImportParams
 	})
 }
 
-// Pools lists the daemon's stocks of machines that have booted and wait.
-// Errors: permission_denied unless the token is an operator's.
+// Pools lists the daemon's stocks of booted, unused machines. Errors:
+// permission_denied unless the token is an operator's.
 func (c *Client) Pools(ctx context.Context) ([]Pool, error) {
 	page, err := fetch[Page[Pool]](ctx, c, wire.Request{Method: http.MethodGet, Path: "/v1/pools"})
 	if err != nil {

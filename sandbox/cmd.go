@@ -19,8 +19,8 @@ type Cmd struct {
 	Params CommandParams
 	// Stdin is the command's standard input. Nil means none.
 	Stdin io.Reader
-	// Stdout and Stderr get what the command writes; nil discards it. A write
-	// that fails ends the command as a closed pipe would. With a terminal
+	// Stdout and Stderr receive the command's output; nil discards it. If a
+	// write fails, the command ends as from a closed pipe. With a terminal
 	// everything goes to Stdout. Both are written from one goroutine.
 	Stdout, Stderr io.Writer
 	// Command is set by Start, and Exit by Wait.
@@ -36,10 +36,11 @@ type Cmd struct {
 	truncated bool // some output was gone before it could be read
 }
 
-// ExitError says that a command ended with a status other than 0.
+// ExitError reports that a command ended with a status other than 0.
 type ExitError struct {
 	Exit Exit
-	// Stderr is the end of what the command wrote there, if Output ran it.
+	// Stderr is the end of the command's standard error, if Output ran the
+	// command.
 	Stderr []byte
 }
 
@@ -90,7 +91,8 @@ func (c *Cmd) Output() ([]byte, error) {
 }
 
 // Start starts the command. Errors: invalid, executable_not_found,
-// sandbox_stopped, quota_exceeded. Wait must be called after it succeeded.
+// sandbox_stopped, quota_exceeded. Wait must be called after Start has
+// succeeded.
 func (c *Cmd) Start() error {
 	if c.Command != nil {
 		return cay.Errorf(cay.Conflict, "the command was started before")
@@ -158,8 +160,8 @@ func (c *Cmd) copyOutput(out Output) error {
 	}
 }
 
-// abandon signals the command although ctx may have ended: 9 kills, 13 is what
-// a closed pipe sends.
+// abandon signals the command although ctx may have ended: signal 9 kills, 13 is
+// the signal of a closed pipe.
 func (c *Cmd) abandon(sig Signal) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 10*time.Second)
 	defer cancel()
@@ -167,8 +169,8 @@ func (c *Cmd) abandon(sig Signal) {
 	_ = c.h.c.Signal(ctx, c.h.ref, c.Command.ID, sig)
 }
 
-// Signal signals the command's process group. Errors: conflict if it has exited
-// or was not started.
+// Signal signals the command's process group. Errors: conflict if the command
+// has exited or was not started.
 func (c *Cmd) Signal(ctx context.Context, sig Signal) error {
 	if c.Command == nil {
 		return cay.Errorf(cay.Conflict, "the command was not started")
@@ -177,9 +179,9 @@ func (c *Cmd) Signal(ctx context.Context, sig Signal) error {
 }
 
 // Wait waits for the end of the command and of its output. It returns an
-// *ExitError if the exit status is not 0; else the error that kept Stdin,
-// Stdout or Stderr from being copied, if any. A Read of Stdin may still be under
-// way when it returns.
+// *ExitError if the exit status is not 0; else the error that kept Stdin, Stdout
+// or Stderr from being copied, if any. A Read of Stdin may still be in progress
+// when Wait returns.
 func (c *Cmd) Wait() error {
 	exit, err := c.wait()
 	switch {

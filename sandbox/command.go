@@ -16,23 +16,23 @@ type CommandParams struct {
 	WorkDir string `json:"workdir,omitempty"`
 	// User is a name or a numeric id in the guest. Empty means the sandbox's.
 	User string `json:"user,omitempty"`
-	// Sudo runs it as root, with SUDO_USER set to the user it would have had.
+	// Sudo runs the command as root, with SUDO_USER set to User.
 	Sudo bool `json:"sudo,omitempty"`
-	// Timeout sends SIGTERM to the command's process group when it has run
-	// that long, and SIGKILL 5 s later. At least 100 ms; 0 means none. Time in
-	// which the sandbox stood still does not count, to within a fiftieth of it
-	// or 5 s, whichever is less.
+	// Timeout is how long the command may run: then its process group gets SIGTERM,
+	// and 5 s later SIGKILL. At least 100 ms; 0 means no limit. Time in which the
+	// sandbox stood still does not count, to within a fiftieth of it or 5 s,
+	// whichever is less.
 	Timeout Duration `json:"timeout_ms,omitempty"`
 	// TimeoutSignal is sent at Timeout instead of SIGTERM, and the exit code is
-	// then what the program makes of it. 0 means SIGTERM, and a code of 124.
+	// then the program's own. 0 means SIGTERM, and an exit code of 124.
 	TimeoutSignal Signal `json:"timeout_signal,omitempty"`
 	// Stdin keeps standard input open for WriteStdin. Otherwise it is empty.
 	Stdin bool `json:"stdin,omitempty"`
 	// PTY runs the command on a terminal of that size; stdout and stderr are one stream then.
 	PTY *WindowSize `json:"pty,omitempty"`
 	// IdempotencyKey makes repeating this call return the first call's command, for
-	// as long as the sandbox's session lasts and has a record of it. Sent as the
-	// Idempotency-Key header; at most 255 characters.
+	// as long as the sandbox's session lasts and keeps the command's record. Sent
+	// as the Idempotency-Key header; at most 255 characters.
 	IdempotencyKey string `json:"-"`
 }
 
@@ -53,7 +53,7 @@ type Command struct {
 	PID       int       `json:"pid"` // in the guest
 	StartedAt time.Time `json:"started_at"`
 
-	// Exit is nil while it runs.
+	// Exit is nil while the command runs.
 	Exit *Exit `json:"exit,omitempty"`
 
 	OutputStart int64 `json:"output_start"` // cursor of the oldest byte still kept
@@ -71,7 +71,7 @@ type Exit struct {
 	Duration Duration  `json:"duration_ms"` // from StartedAt to At, also if the sandbox stood still in between
 }
 
-// Stream says which stream output was written to.
+// Stream is the stream that output was written to.
 type Stream string
 
 const (
@@ -79,8 +79,8 @@ const (
 	Stderr Stream = "stderr" // of commands without a terminal
 )
 
-// Event is one thing a command's output stream reports. Exactly one of
-// Command, Data, Exit is set, unless it is a mere Truncated mark.
+// Event is an event of a command's output stream. Exactly one of Command, Data,
+// Exit is set, unless the event is only a Truncated mark.
 type Event struct {
 	// Command is the first event of Exec.
 	Command *Command
@@ -90,21 +90,22 @@ type Event struct {
 	Stream Stream
 	Data   []byte
 	Cursor int64
-	// Truncated says that output before Cursor is not kept, any more or at all.
+	// Truncated says that the output before Cursor is lost: it was dropped, or
+	// never kept.
 	Truncated bool
 	// Exit is the last event.
 	Exit *Exit
 }
 
-// Output is a stream of events. Next returns io.EOF after the Exit event, or,
-// when not following, after what there was. Close releases it at any time, and
-// the end of the context it was made with ends it.
+// Output is a stream of events. Next returns io.EOF after the Exit event, or, when
+// not following, after the existing output. Close releases the stream at any time,
+// and so does the end of the context that it was made with.
 type Output interface {
 	Next() (Event, error)
 	io.Closer
 }
 
-// OutputParams says where to read a command's output from.
+// OutputParams says from where to read a command's output.
 type OutputParams struct {
 	Cursor int64 // 0 is the beginning; what is no longer kept is skipped with a Truncated mark
 	Follow bool  // wait for more until the command exits

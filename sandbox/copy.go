@@ -52,7 +52,8 @@ func (h *Handle) CopyTo(ctx context.Context, local, remote string) error {
 	return err
 }
 
-// into returns where a copy named base goes when it is to go to remote.
+// into returns the destination of a copy named base, for the destination remote that the caller
+// gave.
 func (h *Handle) into(ctx context.Context, remote, base string) (string, error) {
 	info, err := h.c.Stat(ctx, h.ref, remote, true)
 	switch {
@@ -81,7 +82,7 @@ func (h *Handle) sendDir(ctx context.Context, local, remote string) error {
 	return err
 }
 
-// pack writes what is below dir as a tar archive.
+// pack writes the content of dir as a tar archive.
 func pack(w io.Writer, dir string) error {
 	p := &packer{tw: tar.NewWriter(w), buf: make([]byte, 256<<10), links: map[fileID]string{}}
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
@@ -111,12 +112,12 @@ func pack(w io.Writer, dir string) error {
 type packer struct {
 	tw  *tar.Writer
 	buf []byte
-	// links has the name in the archive of each file that has more than one on the host, but for
-	// those beyond maxLinks, which are copied once for each of their names.
+	// links has the name in the archive of each host file that has several names. At most
+	// maxLinks are recorded; further files are copied once for each of their names.
 	links map[fileID]string
 }
 
-// maxLinks bounds how many files with several names are remembered: they cost memory.
+// maxLinks bounds the memory for files with several names.
 const maxLinks = 1 << 18
 
 func (p *packer) pack(name, rel string, fi fs.FileInfo) error {
@@ -172,11 +173,11 @@ func (p *packer) pack(name, rel string, fi fs.FileInfo) error {
 // onlyWriter hides a ReadFrom that would not use the buffer.
 type onlyWriter struct{ io.Writer }
 
-// CopyFrom copies a file, or a directory with all below it, from the sandbox to
-// a local path. If that is a directory, or ends in a slash, the copy goes into
-// it under its own name. The sandbox is not trusted: nothing is written outside
-// of the copy, through whatever link, and no set-uid bits are kept. Errors:
-// file_not_found, invalid, sandbox_stopped, or those of the local file system.
+// CopyFrom copies a file, or a directory with all below it, from the sandbox to a local path. If
+// the path is a directory, or ends in a slash, the copy goes into that directory under its own
+// name. The sandbox is not trusted: no link in it can make CopyFrom write outside of the copy,
+// and no set-uid bits are kept. Errors: file_not_found, invalid, sandbox_stopped, or those of
+// the local file system.
 func (h *Handle) CopyFrom(ctx context.Context, remote, local string) error {
 	info, err := h.resolve(ctx, remote)
 	if err != nil {
@@ -188,7 +189,7 @@ func (h *Handle) CopyFrom(ctx context.Context, remote, local string) error {
 			return cay.Errorf(cay.Invalid, "%q has no name to give the copy", remote).WithHint("name the copy in the local path")
 		}
 		local = filepath.Join(local, base)
-		// An earlier copy may have left a link of that name, to lead this one astray.
+		// An earlier copy may have left a link of that name, to redirect this copy.
 		if fi, err := os.Lstat(local); err == nil && fi.Mode().Type() == fs.ModeSymlink && info.Type == TypeDir {
 			return cay.Errorf(cay.Conflict, "%q is a symbolic link", local).WithHint("remove it, or name the copy in the local path")
 		}
@@ -209,8 +210,8 @@ func (h *Handle) CopyFrom(ctx context.Context, remote, local string) error {
 	return receive(r, local, info)
 }
 
-// resolve describes what a path leads to. The FileInfo's Path is of the target,
-// not of a link to it.
+// resolve describes the target of a path. The FileInfo's Path is the target's path, not a
+// link's.
 func (h *Handle) resolve(ctx context.Context, remote string) (*FileInfo, error) {
 	for range 40 { // as many links as Linux follows
 		info, err := h.c.Stat(ctx, h.ref, remote, false)
@@ -232,7 +233,7 @@ func (h *Handle) resolve(ctx context.Context, remote string) (*FileInfo, error) 
 	return nil, cay.Errorf(cay.Invalid, "%q has too many levels of symbolic links", remote)
 }
 
-// receive writes r to the file local, which has its old content until all is there.
+// receive writes r to the file local, which keeps its old content until r is complete.
 func receive(r io.Reader, local string, info *FileInfo) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(local), ".cay-*")
 	if err != nil {

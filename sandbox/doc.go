@@ -40,8 +40,8 @@
 // never leads out of it. Handle.CopyTo and Handle.CopyFrom move whole trees,
 // Handle.FS is a view for package io/fs.
 //
-// Images are what sandboxes start from; see Client.Images. They belong to the
-// daemon, not to a team.
+// An Image is a root file system that sandboxes start from; see Client.Images.
+// An image belongs to the installation, or to a team.
 //
 // A Client has one method for each route of the API; a Handle is a Client for
 // one sandbox, with the methods that programs call most. Errors are *cay.Error.

@@ -35,7 +35,7 @@ const (
 	// in a sandbox can remount it writable for itself; such changes are lost with
 	// the session.
 	MountReadOnly MountMode = "read-only"
-	// MountCopy: a copy of what was last saved, to write to; what is written goes
+	// MountCopy: a writable copy of the drive as last saved; changes are lost
 	// with the session.
 	MountCopy MountMode = "snapshot"
 )
@@ -51,8 +51,8 @@ type Mount struct {
 type CreateDriveParams struct {
 	// Name is 1 to 64 of A-Z a-z 0-9 _ -, not beginning with drv_.
 	Name string `json:"name"`
-	// MaxMB is how many MiB it may hold: at least 16, and what the drive in From
-	// may. 0 means 1024, or that.
+	// MaxMB is the capacity in MiB: at least 16, and at least the capacity of the
+	// drive in From. 0 means 1024, or the capacity of the drive in From.
 	MaxMB int64 `json:"max_mb,omitempty"`
 	// From is the id or name of a drive to clone, with its current content, even
 	// while a sandbox has mounted it.

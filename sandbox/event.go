@@ -25,8 +25,9 @@ type eventJSON struct {
 
 const encodingBase64 = "base64"
 
-// isText reports whether output travels as a JSON string. Bytes that are not UTF-8 cannot, and
-// control characters, such as NUL, take six bytes each there: base64 is shorter if there are many.
+// isText reports whether output is encoded as a JSON string. Bytes that are not UTF-8 cannot be,
+// and control characters, such as NUL, take six bytes each in a JSON string: base64 is shorter if
+// there are many.
 func isText(b []byte) bool {
 	const (
 		escape = 6  // bytes that JSON has for a control character

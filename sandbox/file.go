@@ -18,7 +18,7 @@ const (
 
 // FileInfo describes a file in a sandbox.
 type FileInfo struct {
-	// Name is the last element of the path. Names are bytes to Linux; ones that
+	// Name is the last element of the path. Names are bytes to Linux; names that
 	// are not UTF-8 arrive with NameBase64 set to their exact bytes.
 	Name       string      `json:"name"`
 	NameBase64 []byte      `json:"name_base64,omitempty"`
@@ -64,7 +64,7 @@ type ReadDirParams struct {
 	Cursor string // Next of the page before
 }
 
-// ArchiveFormat is how files travel in bulk.
+// ArchiveFormat is the format of an archive.
 type ArchiveFormat string
 
 const (
@@ -78,9 +78,9 @@ type ExtractParams struct {
 	Format    ArchiveFormat // empty means Tar
 	User      string        // owner of what is made; empty means the sandbox's user
 	KeepOwner bool          // take owners from the archive instead
-	// ContentOnly takes nothing from the archive but regular files, their names,
+	// ContentOnly takes only regular files from the archive, with their names,
 	// content and permission bits: members of other kinds are refused, times and
-	// attributes left out.
+	// attributes are ignored.
 	ContentOnly bool
 	MaxBytes    int64 // refuse more content than this; 0 means 64 GiB
 	MaxEntries  int64 // refuse more members than this; 0 means 1,000,000
@@ -100,7 +100,7 @@ type FileEvent struct {
 	From string `json:"from,omitempty"` // where a Rename came from, if inside the watch
 }
 
-// FileOp is what happened to a file.
+// FileOp is the kind of a change of a file.
 type FileOp string
 
 const (
@@ -112,7 +112,7 @@ const (
 	OpOverflow FileOp = "overflow" // too many changes; some were not reported
 )
 
-// WatchParams says what to watch.
+// WatchParams says how to watch.
 type WatchParams struct {
 	Recursive bool // also all directories below, new ones included
 }

@@ -20,15 +20,15 @@ type StatsWatch interface {
 	io.Closer
 }
 
-// CommandChange tells that a command was started or has exited.
+// CommandChange reports that a command was started or has exited.
 type CommandChange struct {
-	// Type is Ready or Changed. First come the commands there are, the oldest first, then
-	// Ready, and from then on what changes.
+	// Type is Ready or Changed. First come the existing commands, the oldest first, then
+	// Ready, and then the changes.
 	Type    ChangeType `json:"type"`
 	Command *Command   `json:"command,omitempty"` // as it is now, with Changed
 }
 
-// CommandWatch reports the commands of a sandbox's session as they begin and end.
+// CommandWatch reports the commands of a sandbox's session as they start and exit.
 type CommandWatch interface {
 	// Next waits for the next change. A command can be reported twice without a change; a
 	// command that starts and exits before the caller reads is reported once. io.EOF when
@@ -38,10 +38,10 @@ type CommandWatch interface {
 	io.Closer
 }
 
-// WatchStats reads the counters of a running, or paused, sandbox again and again, until
-// it is closed or ctx ends. However many watch, they are read once. Watching is no
-// activity of the sandbox. Errors: sandbox_stopped, conflict (it is not there yet),
-// quota_exceeded (64 watch).
+// WatchStats reads the counters of a running, or paused, sandbox repeatedly, until it is
+// closed or ctx ends. All watches share one reading. Watching does not count as activity
+// of the sandbox. Errors: sandbox_stopped, conflict (the sandbox has not started yet),
+// quota_exceeded (64 watches).
 func (c *Client) WatchStats(ctx context.Context, ref string) (StatsWatch, error) {
 	s, err := c.follow(ctx, ref, "stats")
 	if err != nil {
@@ -50,9 +50,9 @@ func (c *Client) WatchStats(ctx context.Context, ref string) (StatsWatch, error)
 	return &statsWatch{watch{ctx: ctx, s: s}}, nil
 }
 
-// WatchCommands reports the commands of a sandbox that runs, until it is closed or ctx
-// ends. Watching is no activity of the sandbox. Errors: sandbox_stopped, conflict
-// (it does not run), quota_exceeded (64 watch).
+// WatchCommands reports the commands of a running sandbox, until it is closed or ctx
+// ends. Watching does not count as activity of the sandbox. Errors: sandbox_stopped,
+// conflict (the sandbox does not run), quota_exceeded (64 watches).
 func (c *Client) WatchCommands(ctx context.Context, ref string) (CommandWatch, error) {
 	s, err := c.follow(ctx, ref, "commands")
 	if err != nil {

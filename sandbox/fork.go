@@ -18,10 +18,10 @@ type ForkParams struct {
 	// Names has Count names, or none: a copy then has the source's name and a
 	// number.
 	Names []string `json:"names,omitempty"`
-	// Kind is what the copies begin with. FilesystemSnapshot: the files as they
-	// were last saved. MemorySnapshot: all of a sandbox that runs, is paused or
-	// is hibernated; processes go on in each copy. Empty: MemorySnapshot if it
-	// can be, otherwise FilesystemSnapshot.
+	// Kind is the state that the copies begin with. FilesystemSnapshot: the files
+	// as they were last saved. MemorySnapshot: files and memory of a sandbox that
+	// runs, is paused or is hibernated; processes continue in each copy. Empty:
+	// MemorySnapshot if possible, otherwise FilesystemSnapshot.
 	Kind SnapshotKind `json:"kind,omitempty"`
 
 	Env         map[string]string `json:"env,omitzero"`         // replaces all; an empty map clears
@@ -40,23 +40,23 @@ type ForkParams struct {
 	Retention          *Retention `json:"retention,omitempty"`
 }
 
-// Fork is what came of a fork: all copies, or none.
+// Fork is the result of a fork: all copies, or none.
 type Fork struct {
 	Sandboxes []Sandbox    `json:"sandboxes"`
 	Kind      SnapshotKind `json:"kind"`
-	// SnapshotID is what the copies began with; empty: the image, or a sandbox's
-	// processes.
+	// SnapshotID is the snapshot that the copies began with; empty if they began
+	// with the image, or a sandbox's processes.
 	SnapshotID string `json:"snapshot_id,omitempty"`
-	// CopiedBytes is what was copied of the source's memory and files, once for
-	// all; each fork loads it, and has it for itself. 0 if it was saved before.
-	// SharedBytes is the size of what the copies and the source read from the same
-	// files of the host: their images.
+	// CopiedBytes is the size of the copy of the source's memory and files, which
+	// was made once for all forks; each fork then loads a copy of its own. 0 if
+	// the state was saved before. SharedBytes is the size of the host files,
+	// those of their images, that the copies and the source read together.
 	CopiedBytes int64      `json:"copied_bytes"`
 	SharedBytes int64      `json:"shared_bytes"`
 	Phases      ForkPhases `json:"phases"`
 }
 
-// ForkPhases say how long the parts of a fork took. They overlap.
+// ForkPhases has the durations of the parts of a fork. They overlap.
 type ForkPhases struct {
 	Paused Duration `json:"paused_ms"` // for how long the source stood still
 	Start  Duration `json:"start_ms"`  // until the machines ran

@@ -62,7 +62,7 @@ func (p ForkParams) Validate() error {
 	return nil
 }
 
-// checkMachine checks those of a machine's sizes that are given.
+// checkMachine checks the sizes of a machine, except nil ones.
 func checkMachine(vcpus *float64, memoryMB *int64, timeout *Duration) error {
 	switch {
 	case vcpus != nil && !(*vcpus >= 0.1 && *vcpus <= 64): // so that NaN is refused

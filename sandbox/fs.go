@@ -26,14 +26,15 @@ func (h *Handle) FS(ctx context.Context, dir string) fs.FS {
 	return &fileSystem{ctx, h, dir}
 }
 
-// fileSystem keeps the context it was made with, because fs.FS passes none.
+// fileSystem keeps the context that it was made with, because fs.FS passes
+// none.
 type fileSystem struct {
 	ctx context.Context
 	h   *Handle
 	dir string
 }
 
-// at returns where name is in the sandbox.
+// at returns the path of name in the sandbox.
 func (f *fileSystem) at(op, name string) (string, error) {
 	if !fs.ValidPath(name) {
 		return "", &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
@@ -166,7 +167,7 @@ func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	return out, nil
 }
 
-// openFile is a file whose content is asked for at the first Read.
+// openFile is a file whose content is requested at the first Read.
 type openFile struct {
 	f    *fileSystem
 	name string

@@ -10,9 +10,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Handle is one sandbox of a Client, with the calls programs make most. It is a
-// name, not a connection: making one does not ask the daemon, and it needs no
-// closing. Methods are safe for concurrent use.
+// Handle is one sandbox of a Client, with the methods that programs call most.
+// A Handle is a name, not a connection: making a Handle sends no request, and a
+// Handle needs no Close. Methods are safe for concurrent use.
 type Handle struct {
 	c   *Client
 	ref string
@@ -21,10 +21,10 @@ type Handle struct {
 // Sandbox returns a Handle of the sandbox with the given id or name.
 func (c *Client) Sandbox(ref string) *Handle { return &Handle{c: c, ref: ref} }
 
-// Ref returns the id or name the Handle was made with.
+// Ref returns the id or name that the Handle was made with.
 func (h *Handle) Ref() string { return h.ref }
 
-// Get returns the sandbox as it is now.
+// Get returns the current state of the sandbox.
 func (h *Handle) Get(ctx context.Context) (*Sandbox, error) { return h.c.Get(ctx, h.ref) }
 
 // Extend moves the end of the sandbox by d.
@@ -32,17 +32,18 @@ func (h *Handle) Extend(ctx context.Context, d time.Duration) (*Sandbox, error) 
 	return h.c.Extend(ctx, h.ref, Duration(d))
 }
 
-// Stop ends the sandbox and returns when nothing of it runs.
+// Stop ends the sandbox and returns when all its processes have ended.
 func (h *Handle) Stop(ctx context.Context) (*Sandbox, error) { return h.c.Stop(ctx, h.ref) }
 
-// Delete stops the sandbox and forgets it.
+// Delete stops the sandbox and deletes it.
 func (h *Handle) Delete(ctx context.Context) error { return h.c.Delete(ctx, h.ref) }
 
-// maxRead bounds what Handle.ReadFile returns, in bytes.
+// maxRead is the most bytes that Handle.ReadFile returns.
 const maxRead = 256 << 20
 
 // ReadFile returns the content of a file of at most 256 MiB. Errors:
-// file_not_found, too_large, sandbox_stopped. Client.ReadFile streams larger ones.
+// file_not_found, too_large, sandbox_stopped. Client.ReadFile streams larger
+// files.
 func (h *Handle) ReadFile(ctx context.Context, path string) ([]byte, error) {
 	r, info, err := h.c.ReadFile(ctx, h.ref, path, ReadParams{})
 	if err != nil {
@@ -71,11 +72,11 @@ func (h *Handle) WriteFile(ctx context.Context, path string, data []byte, mode f
 	return err
 }
 
-// Result is what a finished command left.
+// Result is the result of a finished command.
 type Result struct {
 	Stdout []byte // the newest 16 MiB
 	Stderr []byte // the newest 16 MiB
-	// Truncated says that Stdout or Stderr lacks some of what was written.
+	// Truncated says that a part of Stdout or Stderr is missing.
 	Truncated bool
 	Exit      Exit
 }
@@ -83,7 +84,7 @@ type Result struct {
 // maxCapture bounds each stream of a Result, in bytes.
 const maxCapture = 16 << 20
 
-// Run runs a command to its end and returns what it wrote. An exit status other
+// Run runs a command to its end and returns its output. An exit status other
 // than 0 is no error. When ctx ends first, the command is killed. Errors:
 // invalid, executable_not_found, sandbox_stopped, quota_exceeded.
 func (c *Client) Run(ctx context.Context, ref string, p CommandParams) (*Result, error) {
@@ -104,7 +105,7 @@ func (c *Client) Run(ctx context.Context, ref string, p CommandParams) (*Result,
 	}, nil
 }
 
-// Run runs a command to its end and returns what it wrote; see Client.Run.
+// Run runs a command to its end and returns its output; see Client.Run.
 func (h *Handle) Run(ctx context.Context, p CommandParams) (*Result, error) {
 	return h.c.Run(ctx, h.ref, p)
 }

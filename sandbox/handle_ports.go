@@ -18,8 +18,8 @@ func (h *Handle) Ports(ctx context.Context) ([]Port, error) {
 	return s.Ports, nil
 }
 
-// SetPorts declares the ports whose previews are served, instead of those
-// before; ports that stay keep their labels. Errors: invalid.
+// SetPorts declares the ports whose previews are served, and replaces the former
+// declarations; ports that stay keep their labels. Errors: invalid.
 func (h *Handle) SetPorts(ctx context.Context, ports ...PortParams) ([]Port, error) {
 	if ports == nil {
 		ports = []PortParams{} // none, which is not the same as no change
@@ -53,9 +53,9 @@ func (h *Handle) WatchFlows(ctx context.Context, p FlowParams) (FlowWatch, error
 	return h.c.WatchFlows(ctx, h.ref, p)
 }
 
-// DialContext connects to a TCP port in the sandbox, as Client.DialPort does.
-// network is "tcp" or "tcp4"; address is "localhost:3000", "127.0.0.1:3000" or
-// ":3000". It fits http.Transport.DialContext and what else takes a dialler.
+// DialContext connects to a TCP port in the sandbox, as Client.DialPort does. network is
+// "tcp" or "tcp4"; address is "localhost:3000", "127.0.0.1:3000" or ":3000". DialContext
+// fits http.Transport.DialContext and other dialler fields.
 func (h *Handle) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if network != "tcp" && network != "tcp4" {
 		return nil, invalid("network %q is not tcp", network)

@@ -2,12 +2,12 @@ package sandbox
 
 import "context"
 
-// Hibernate saves the sandbox with its processes and frees what it used of
-// memory and CPU; see Client.Hibernate.
+// Hibernate saves the sandbox with its processes and frees its memory and CPU;
+// see Client.Hibernate.
 func (h *Handle) Hibernate(ctx context.Context) (*Sandbox, error) { return h.c.Hibernate(ctx, h.ref) }
 
-// Resume makes the sandbox run, from wherever it is; see Client.Resume. Calls
-// that need a persistent or hibernated sandbox do so by themselves.
+// Resume makes the sandbox run, whatever its status; see Client.Resume. Calls
+// that need a persistent or hibernated sandbox resume it by themselves.
 func (h *Handle) Resume(ctx context.Context) (*Sandbox, error) {
 	return h.c.Resume(ctx, h.ref, ResumeParams{})
 }

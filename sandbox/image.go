@@ -15,7 +15,7 @@ type Image struct {
 	Config    ImageConfig `json:"config"`
 }
 
-// ImageConfig is what an image says about how to run it.
+// ImageConfig is an image's own settings for running it.
 type ImageConfig struct {
 	Env        []string `json:"env,omitempty"` // K=V
 	User       string   `json:"user,omitempty"`
@@ -33,8 +33,8 @@ type ImageConfig struct {
 type ImageSnapshotParams struct {
 	Snapshot string `json:"snapshot"` // id or name
 	Ref      string `json:"ref"`      // name of the image
-	// Env is K=V, added to what commands in the sandbox had of its image and its
-	// runtime, which becomes a part of the new image.
+	// Env has K=V entries, which are added to the variables of the sandbox's image
+	// and runtime. The runtime becomes a part of the new image.
 	Env     []string `json:"env,omitempty"`
 	User    string   `json:"user,omitempty"`
 	WorkDir string   `json:"workdir,omitempty"` // absolute
@@ -55,12 +55,13 @@ type ImageProgress struct {
 	Image   *Image `json:"image,omitempty"`   // with phase "done"
 }
 
-// ImageGCParams says how to collect what no image and no sandbox needs.
+// ImageGCParams says how to collect content that no image and no sandbox needs.
 type ImageGCParams struct {
 	DryRun bool // only tell what would be removed
 }
 
-// ImageGC is what a garbage collection of images has freed, or would free.
+// ImageGC is the result of a garbage collection of images: the freed space, or the
+// space that would be freed.
 type ImageGC struct {
 	Removed    int     `json:"removed"`     // images
 	FreedBytes int64   `json:"freed_bytes"` // on disk, also of what is no image: downloads that were given up, old files of cay's own

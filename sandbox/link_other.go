@@ -4,8 +4,9 @@ package sandbox
 
 import "io/fs"
 
-// fileID is what tells a file of the host from all others.
+// fileID identifies a file of the host.
 type fileID struct{}
 
-// linkedFile reports that no file has more than one name: each is copied.
+// linkedFile reports that no file has more than one name, so that each is
+// copied.
 func linkedFile(fs.FileInfo) (id fileID, several bool) { return fileID{}, false }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// fileID is what tells a file of the host from all others.
+// fileID identifies a file of the host.
 type fileID struct{ dev, ino uint64 }
 
 // linkedFile returns the identity of a file, and whether it has more than one name.

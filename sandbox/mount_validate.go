@@ -17,20 +17,21 @@ const (
 	driveIDHead = "drv_"
 )
 
-// reserved are the directories of a sandbox that are not for drives, with all
-// below them; nor are those they are in, since a drive would hide them.
+// reserved are directories of a sandbox that drives must not be mounted at or
+// below. Drives must not be mounted at their parent directories either, because
+// a drive would hide them.
 var reserved = []string{"/proc", "/sys", "/dev", "/vercel/runtimes", "/.cay"}
 
-// validDrive is what an id or a name of a drive looks like; see validName.
+// validDrive matches ids and names of drives; see validName.
 var validDrive = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 })
 
 // Validate returns an invalid error that names the first field with a bad value.
-// Whether the drive is there is for the daemon to say.
+// The daemon alone checks whether the drive exists.
 func (m Mount) Validate() error { return m.check("") }
 
-// check is Validate with what stands before the fields' names, as "mounts[2].".
+// check is Validate with a prefix for the fields' names, such as "mounts[2].".
 func (m Mount) check(where string) error {
 	if err := CheckPath(where+"path", m.Path); err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// NetworkMode is a sandbox's stance towards the outside.
+// NetworkMode says which connections to the outside a policy allows.
 type NetworkMode string
 
 const (
@@ -20,19 +20,20 @@ const (
 //
 // In the mode Custom a connection leaves if its name is in Allow or its address
 // in AllowCIDRs, and its address is not in DenyCIDRs. The name is the TLS server
-// name or the HTTP host the guest asks for; the daemon resolves it by itself, so
-// where a connection goes is decided by the name alone. Without a name only an
-// address range can allow a connection. Names that are not allowed are not
-// resolved either, unless AllowCIDRs has any range.
+// name or the HTTP host that the guest asks for. The daemon resolves the name
+// itself, so the name alone decides the destination of a connection. Without a
+// name only an address range can allow a connection. Names that are not allowed
+// are not resolved either, unless AllowCIDRs is not empty.
 type Network struct {
 	// Mode is Custom if empty while a list is not.
 	Mode NetworkMode `json:"mode"`
-	// Allow are the names a guest may reach: at most 256. Where several match a
-	// name the most specific decides: an exact one, then the longest.
+	// Allow lists the names that a guest may reach: at most 256. If several
+	// entries match a name, the most specific one decides: an exact one, then
+	// the longest.
 	Allow []Domain `json:"allow,omitempty"`
 	// AllowCIDRs and DenyCIDRs are address ranges such as 203.0.113.0/24, or
-	// single addresses; at most 256 each. DenyCIDRs win over all that allows.
-	// A range is written with its first address.
+	// single addresses; at most 256 each. DenyCIDRs win over Allow and
+	// AllowCIDRs. A range is written with its first address.
 	AllowCIDRs []string `json:"allow_cidrs,omitempty"`
 	DenyCIDRs  []string `json:"deny_cidrs,omitempty"`
 	// Strict opens the TLS of every allowed name, as rules do, so that a request
@@ -46,7 +47,7 @@ type Network struct {
 	// most 256. A handled name that has no address, or that Mode keeps from being
 	// resolved, resolves to a placeholder.
 	Handled []string `json:"handled,omitempty"`
-	// Limits bound what flows. In every mode.
+	// Limits bound the traffic, in every mode.
 	Limits NetworkLimits `json:"limits,omitzero"`
 }
 
@@ -54,15 +55,15 @@ type Network struct {
 type Domain struct {
 	// Name is "api.example.com"; "*.example.com" for all names below
 	// example.com, but not itself; "www.*.com" for any one label in the middle;
-	// "*" for every name. Letters count without case. Names that are not ASCII
-	// are given in the form that begins with "xn--"; addresses are no names.
+	// "*" for every name. Case does not matter. Names outside ASCII are given in
+	// the form that begins with "xn--"; addresses are not names.
 	Name string `json:"name"`
-	// Ports the name may be reached at: at most 64. Empty means all but those of
-	// mail, which have to be listed.
+	// Ports are the ports at which the name may be reached: at most 64. Empty
+	// means all ports but those of mail, which have to be listed.
 	Ports []uint16 `json:"ports,omitempty"`
 	// Rules are tried in order for each HTTP request, and the first that matches
-	// decides; without a match the request passes as it is. Names with rules
-	// have their TLS opened by the daemon; see Rule. At most 64.
+	// decides; without a match the request passes unchanged. The daemon opens
+	// the TLS of names with rules; see Rule. At most 64.
 	Rules []Rule `json:"rules,omitempty"`
 }
 
@@ -74,19 +75,21 @@ type Domain struct {
 // the real server, whose certificate it verifies.
 type Rule struct {
 	Match Match `json:"match,omitzero"` // the zero value matches every request
-	// SetHeaders are request headers to set, replacing the guest's. This is how
-	// a guest uses a credential without having it. Values are write-only: the
-	// API shows Redacted in their place, and refuses that as a value. At most 64,
-	// of 8 KiB each; not Host, nor those about the connection.
+	// SetHeaders are request headers to set, replacing the guest's. With
+	// SetHeaders a guest can use a credential that it does not have. Values are
+	// write-only: the API shows Redacted in their place, and refuses Redacted as
+	// a value. At most 64, of 8 KiB each; not Host, nor the headers of the
+	// connection.
 	SetHeaders map[string]string `json:"set_headers,omitempty"`
 	// Scrub puts Redacted in place of the values of SetHeaders wherever they
-	// occur in the response, against servers that echo what they were sent. The
-	// response is asked for uncompressed. The values have at least 8 bytes.
+	// occur in the response, against servers that echo request headers. The
+	// daemon requests the response uncompressed. The values must have at least 8
+	// bytes.
 	Scrub bool `json:"scrub,omitempty"`
-	// ForwardURL is an http or https URL that gets the request instead, the
-	// original path appended, and the headers
-	// vercel-forwarded-{host,scheme,port,path} added. It has no user, query or
-	// fragment.
+	// ForwardURL is an http or https URL that receives the request instead. The
+	// original path is appended, and the headers
+	// vercel-forwarded-{host,scheme,port,path} are added. The URL has no user,
+	// query or fragment.
 	ForwardURL string `json:"forward_url,omitempty"`
 	// Respond answers the request without sending it anywhere.
 	Respond *Response `json:"respond,omitempty"`
@@ -97,7 +100,8 @@ type Rule struct {
 // Redacted is what the API shows in place of a header's value.
 const Redacted = "[redacted]"
 
-// Match selects requests. All that is given must match, of each kind at most 32.
+// Match selects requests. All given conditions must match; at most 32 of each
+// kind.
 //
 // Servers differ in how they read //, /../, %2F and the like. A request is
 // refused if such readings decide whether a rule matches it; see Path.
@@ -112,8 +116,8 @@ type Match struct {
 	Headers []FieldMatch `json:"headers,omitempty"` // each by some header
 }
 
-// FieldMatch matches a query parameter or a header by name, value or both. A
-// header's name counts without case.
+// FieldMatch matches a query parameter or a header by name, value or both. The
+// case of a header's name does not matter.
 type FieldMatch struct {
 	Key   *TextMatch `json:"key,omitempty"`
 	Value *TextMatch `json:"value,omitempty"`
@@ -124,8 +128,8 @@ type TextMatch struct {
 	Exact  *string `json:"exact,omitempty"`
 	Prefix *string `json:"prefix,omitempty"`
 	// Regex is in the syntax of RE2 and is found anywhere in the text. At most
-	// 1024 characters, and 2000 instructions when compiled, as of .{1000}; all of
-	// a policy together have at most 20000.
+	// 1024 characters, and 2000 instructions when compiled, like .{1000}; all
+	// regular expressions of a policy together have at most 20000.
 	Regex *string `json:"regex,omitempty"`
 }
 
@@ -137,17 +141,18 @@ type Response struct {
 }
 
 // NetworkLimits bound a sandbox's traffic with the outside. 0 means the
-// operator's own limit, which is also the most that can be asked for.
+// operator's limit, which is also the maximum.
 type NetworkLimits struct {
 	Connections          int   `json:"connections,omitempty"`            // open at one time
 	ConnectionsPerSecond int   `json:"connections_per_second,omitempty"` // opened, after a burst of as many
 	BytesPerSecond       int64 `json:"bytes_per_second,omitempty"`       // in each direction
-	// TotalBytes is what may flow in both directions together during the
-	// sandbox's life. Beyond it all connections are cut and none is opened.
+	// TotalBytes bounds the bytes in both directions together during the
+	// sandbox's life. Beyond it all connections are cut, and no new ones are
+	// opened.
 	TotalBytes int64 `json:"total_bytes,omitempty"`
 }
 
-// Verdict is what became of a flow.
+// Verdict is the decision about a flow.
 type Verdict string
 
 const (
@@ -156,10 +161,10 @@ const (
 	Broken  Verdict = "failed"  // allowed, but the destination did not answer, or not as it must
 )
 
-// Flow is a record of a sandbox's flow log: a connection to the outside, an
-// HTTP request on one that the daemon reads, or a DNS query that was refused.
-// An allowed connection has two records of the same Seq: the first when it
-// opens, and in its place another when it has closed.
+// Flow is a record of a sandbox's flow log: a connection to the outside, an HTTP
+// request on one that the daemon reads, or a DNS query that was refused. An
+// allowed connection has two records of the same Seq: the first is made when the
+// connection opens, and the second replaces it when the connection has closed.
 type Flow struct {
 	Seq  int64     `json:"seq"`  // grows with each flow of the sandbox
 	Time time.Time `json:"time"` // when it began
@@ -190,13 +195,13 @@ type FlowParams struct {
 	Limit   int     // 1 to 1000; 0 means 200. Not for WatchFlows.
 }
 
-// FlowWatch reports records of a sandbox's flow log as they are made: first
-// those there are after FlowParams.After, oldest first, then each that is new,
-// or that takes the place of one before.
+// FlowWatch reports records of a sandbox's flow log as they are made: first the
+// existing records after FlowParams.After, oldest first, then each record that
+// is new or that replaces an earlier one.
 type FlowWatch interface {
 	// Next blocks for the next record. io.EOF when the sandbox has ended and all
-	// were read; quota_exceeded if more came than were read, go on with
-	// WatchFlows after the last one.
+	// records were read; quota_exceeded if records came faster than they were
+	// read: go on with WatchFlows after the last one.
 	Next() (Flow, error)
 	io.Closer
 }

@@ -74,7 +74,7 @@ func checkHandled(names []string) error {
 	return nil
 }
 
-// checkUnused refuses what only the mode Custom looks at.
+// checkUnused refuses fields that only the mode Custom uses.
 func (n Network) checkUnused(mode NetworkMode) error {
 	for _, part := range []struct {
 		name  string
@@ -90,8 +90,8 @@ func (n Network) checkUnused(mode NetworkMode) error {
 	return nil
 }
 
-// Unspecified reports whether n names no mode and has no lists, so that a sandbox gets the
-// default policy, or that of the snapshot it starts from.
+// Unspecified reports whether n names no mode and has no lists. The sandbox then gets the
+// default policy, or the policy of the snapshot that it starts from.
 func (n Network) Unspecified() bool {
 	return n.Mode == "" && n.WithDefaults().Mode == AllowAll && len(n.Handled) == 0
 }
@@ -121,8 +121,8 @@ func (n Network) HasSecrets() bool {
 	return false
 }
 
-// Redacted returns a copy of n, which shares nothing with it, with Redacted in
-// place of the values of all SetHeaders.
+// Redacted returns a deep copy of n, with Redacted in place of the values of all
+// SetHeaders.
 func (n Network) Redacted() Network {
 	n.AllowCIDRs = slices.Clone(n.AllowCIDRs)
 	n.DenyCIDRs = slices.Clone(n.DenyCIDRs)
@@ -280,8 +280,8 @@ func notInLabel(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_')
 }
 
-// isNumber reports whether a name that ends with this label is read as an IPv4
-// address by programs that know the old notations, as 127.1 and 0x7f000001.
+// isNumber reports whether programs that know the old notations, such as 127.1 and
+// 0x7f000001, read a name that ends with this label as an IPv4 address.
 func isNumber(label string) bool {
 	digits := "0123456789"
 	if rest, ok := strings.CutPrefix(label, "0x"); ok {
@@ -379,8 +379,8 @@ func (l NetworkLimits) check() error {
 	return nil
 }
 
-// Within returns an invalid error that names the first limit above that of
-// most, in which 0 means no bound.
+// Within returns an invalid error that names the first limit that exceeds the same limit
+// of most. 0 in most means no bound.
 func (l NetworkLimits) Within(most NetworkLimits) error {
 	bounds := most.each()
 	for i, limit := range l.each() {
@@ -392,7 +392,7 @@ func (l NetworkLimits) Within(most NetworkLimits) error {
 	return nil
 }
 
-// networkLimit is one of NetworkLimits under its name in JSON.
+// networkLimit is a field of NetworkLimits and its name in JSON.
 type networkLimit struct {
 	name  string
 	value int64

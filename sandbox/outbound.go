@@ -14,22 +14,23 @@ import (
 )
 
 // Outbound is a connection that a program in a sandbox opens, offered to the
-// sandbox's egress handler because Network.Handled covers it. The program is held
-// up until the handler answers.
+// sandbox's egress handler because Network.Handled covers it. The program waits
+// until the handler answers.
 type Outbound struct {
-	// ID names the connection in answers.
+	// ID identifies the connection in answers.
 	ID string `json:"id"`
 	// Protocol is tls, http, or tcp for everything else.
 	Protocol string `json:"protocol"`
-	// Name is the TLS server name, or the host of the first HTTP request, in small
-	// letters. Empty for other protocols, and for clients that name none.
+	// Name is the TLS server name, or the host of the first HTTP request, in lower
+	// case. Empty for other protocols, and for clients that send no name.
 	Name string `json:"name,omitempty"`
-	// Address is where the program's packets go, as 203.0.113.7:443. For a name
-	// that has no address, or that the policy does not let the sandbox resolve, it
-	// is a placeholder.
+	// Address is the destination of the program's packets, such as 203.0.113.7:443.
+	// For a name that has no address, or that the policy does not let the sandbox
+	// resolve, Address is a placeholder.
 	Address string `json:"address"`
 	// Allowed reports whether the network policy lets the connection pass if the
-	// handler leaves it to the policy. By name, its address is not resolved yet.
+	// handler leaves the decision to the policy. For a connection by name, the
+	// address is not resolved yet.
 	Allowed bool `json:"allowed,omitempty"`
 }
 
@@ -40,7 +41,7 @@ const (
 	HandlePass   Handling = "pass"   // the network policy decides, as without a handler
 	HandleRefuse Handling = "refuse" // the program's connection is reset
 	HandleRaw    Handling = "raw"    // the handler gets the bytes that the program sends
-	// HandlePlain is HandleRaw for what is inside TLS: the daemon ends TLS with its
+	// HandlePlain is HandleRaw for the content of TLS: the daemon ends TLS with its
 	// own authority, which the sandbox trusts, and speaks HTTP/1.1. Only for the
 	// protocol tls, with a name.
 	HandlePlain Handling = "plain"
@@ -49,15 +50,16 @@ const (
 // OutboundWatch reports the connections of a sandbox that are offered.
 type OutboundWatch interface {
 	// Next waits for a connection. io.EOF means that the session has ended,
-	// already_exists that another handler has taken this one's place.
+	// already_exists that another handler has replaced this one.
 	Next() (Outbound, error)
 	// Close ends the handler: connections that Network.Handled covers are refused
-	// from then on. It may be called while Next waits, which then fails.
+	// from then on. Close may be called while Next waits; Next then fails.
 	Close() error
 }
 
-// HandleOutbound makes the caller the egress handler of a running sandbox, in place
-// of the one before. Errors: sandbox_stopped, conflict (it is not there yet).
+// HandleOutbound makes the caller the egress handler of a running sandbox, and
+// replaces the former handler. Errors: sandbox_stopped, conflict (the sandbox has
+// not started yet).
 func (c *Client) HandleOutbound(ctx context.Context, ref string) (OutboundWatch, error) {
 	p, err := endpoint(ref, "outbound")
 	if err != nil {
@@ -94,8 +96,8 @@ func (w *outboundWatch) Next() (Outbound, error) {
 
 // TakeOutbound takes over an offered connection, as HandleRaw or HandlePlain. Reads
 // return the program's bytes; the connection has CloseWrite. Errors: invalid,
-// not_found (it has ended, or was answered already), unavailable (its TLS handshake
-// failed), sandbox_stopped.
+// not_found (the connection has ended, or was answered already), unavailable (its
+// TLS handshake failed), sandbox_stopped.
 func (c *Client) TakeOutbound(ctx context.Context, ref, id string, as Handling) (net.Conn, error) {
 	p, err := endpoint(ref, "outbound", id, "connect")
 	if err != nil {
@@ -113,8 +115,8 @@ func (c *Client) TakeOutbound(ctx context.Context, ref, id string, as Handling) 
 }
 
 // DeclineOutbound answers an offered connection without taking it, by HandlePass or
-// HandleRefuse. Errors: invalid, not_found (it has ended, or was answered already),
-// sandbox_stopped.
+// HandleRefuse. Errors: invalid, not_found (the connection has ended, or was
+// answered already), sandbox_stopped.
 func (c *Client) DeclineOutbound(ctx context.Context, ref, id string, as Handling) error {
 	p, err := endpoint(ref, "outbound", id, "decline")
 	if err != nil {
@@ -129,8 +131,8 @@ type DeclineParams struct {
 }
 
 // OutboundHandler decides about one connection of a sandbox. For HandleRaw and
-// HandlePlain ServeOutbound calls serve, which owns the connection; conn is nil if
-// the program has ended it meanwhile.
+// HandlePlain, ServeOutbound calls serve, which owns the connection; conn is nil if
+// the program has ended the connection meanwhile.
 type OutboundHandler func(ctx context.Context, o Outbound) (as Handling, serve func(conn net.Conn))
 
 // maxHandled bounds the connections that ServeOutbound serves at a time; more are
@@ -141,8 +143,8 @@ const maxHandled = 1024
 // covers, each in its own goroutine, until ctx or the sandbox's session ends, or
 // another handler takes over. It calls ready, which may be nil, when the daemon
 // begins to offer connections. It returns when all calls of h and serve have
-// returned; nil means that the session has ended. Errors: those of HandleOutbound,
-// and unavailable (the daemon is gone).
+// returned; nil means that the session has ended. Errors: the errors of
+// HandleOutbound, and unavailable (the daemon is gone).
 func (c *Client) ServeOutbound(ctx context.Context, ref string, h OutboundHandler, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -169,7 +171,8 @@ func (c *Client) ServeOutbound(ctx context.Context, ref string, h OutboundHandle
 		select {
 		case slots <- struct{}{}:
 		default:
-			// The sandbox is told by the refusal; an offer that has ended meanwhile needs no answer.
+			// The refusal informs the program; an offer that has ended meanwhile
+			// needs no answer.
 			_ = c.DeclineOutbound(ctx, ref, o.ID, HandleRefuse)
 			continue
 		}
@@ -202,9 +205,9 @@ type AuthorityInfo struct {
 	PEM string `json:"pem"`
 }
 
-// Authority returns the certificate, as PEM, of the authority that the daemon opens
-// TLS with: by HandlePlain, and for names with rules. Sandboxes of such policies trust
-// it by themselves. Errors: not_supported.
+// Authority returns the certificate, as PEM, of the authority with which the daemon
+// opens TLS: for HandlePlain, and for names with rules. Sandboxes of such policies
+// trust the authority without further setup. Errors: not_supported.
 func (c *Client) Authority(ctx context.Context) ([]byte, error) {
 	var out AuthorityInfo
 	if err := c.call(ctx, wire.Request{Method: http.MethodGet, Path: "/v1/network/authority"}, &out); err != nil {

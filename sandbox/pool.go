@@ -14,6 +14,7 @@ type Pool struct {
 	Starting int     `json:"starting"` // how many are on their way
 	Claims   int64   `json:"claims"`   // sandboxes that came from it, since the daemon started
 	Misses   int64   `json:"misses"`   // and those that could have, had it not been empty
-	// Problem is why the last machine did not start; empty if it did.
+	// Problem is why the last machine did not start; empty if the start
+	// succeeded.
 	Problem string `json:"problem,omitempty"`
 }

@@ -19,7 +19,7 @@ type PortParams struct {
 	Access PortAccess `json:"access,omitempty"` // empty means Public
 }
 
-// Port is a declared port and where it can be seen.
+// Port is a declared port with its URL.
 type Port struct {
 	Port   int        `json:"port"`
 	Access PortAccess `json:"access"`
@@ -30,11 +30,11 @@ type Port struct {
 // LinkParams describes a link to a private port.
 type LinkParams struct {
 	// TTL is how long the link opens the preview: 1 s to 30 days. 0 means 1 hour.
-	// A browser that has used it stays admitted as long.
+	// A browser that has used the link is admitted for the same time.
 	TTL Duration `json:"ttl_ms,omitempty"`
 }
 
-// Link opens a private port's preview for whoever has it.
+// Link opens a private port's preview to everyone who has the link.
 type Link struct {
 	URL       string    `json:"url"`   // the port's, with the token in its query
 	Token     string    `json:"token"` // or sent as the header Cay-Preview-Token
@@ -48,10 +48,10 @@ const (
 )
 
 // Validate returns an invalid error that names the first field with a bad value.
-// Which port the guest agent has is for the daemon to say.
+// The daemon alone knows the port of the guest agent, and refuses it.
 func (p PortParams) Validate() error { return p.check("") }
 
-// check is Validate with what stands before the fields' names, as "ports[2].".
+// check is Validate with a prefix for the fields' names, such as "ports[2].".
 func (p PortParams) check(where string) error {
 	if p.Port < 1 || p.Port > 65535 {
 		return invalid("%sport %d is not 1 to 65535", where, p.Port)

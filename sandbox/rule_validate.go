@@ -65,7 +65,7 @@ func (r Rule) check(where string, cost *int) error {
 	return nil
 }
 
-// ofConnection are the headers that are about one connection, not a request.
+// ofConnection are the headers that concern one connection, not a request.
 var ofConnection = []string{"connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 
 func checkSetHeaders(where string, headers map[string]string, scrub bool) error {
@@ -124,14 +124,14 @@ func checkHeaders(where string, headers map[string]string) error {
 	return nil
 }
 
-// quote shortens what may be long.
+// quote shortens a text that may be long.
 func quote(s string) string { return fmt.Sprintf("%.100q", s) }
 
 func notInToken(r rune) bool {
 	return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 }
 
-// checkForwardURL does not show more of the URL than its host: there may be a
+// checkForwardURL shows only the host of the URL in errors: the rest may have a
 // password in it.
 func checkForwardURL(where, text string) error {
 	u, err := url.Parse(text)
@@ -279,8 +279,8 @@ func instructions(expr string) (int, error) {
 	return len(prog.Inst), nil
 }
 
-// checkPath refuses texts that no request's path can match without doubt, since
-// paths are compared as they are sent.
+// checkPath refuses texts that no request's path can match without ambiguity,
+// since paths are compared as they are sent.
 func (t TextMatch) checkPath(where string) error {
 	kind, text := "exact", t.Exact
 	if text == nil {
@@ -320,13 +320,14 @@ func (t TextMatch) checkPath(where string) error {
 	return nil
 }
 
-// inPath reports whether a byte can be in a path as itself.
+// inPath reports whether a byte can be in a path unescaped.
 func inPath(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~!$&'()*+,;=:@/", c) >= 0
 }
 
 // plainEscape reports whether s is an escape in capitals of a byte that cannot
-// be in a path as itself, and that nobody takes for a part of its syntax.
+// be in a path unescaped, and that no server takes for a part of the path's
+// syntax.
 func plainEscape(s string) bool {
 	n, err := strconv.ParseUint(s[1:], 16, 8)
 	c := byte(n)

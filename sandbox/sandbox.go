@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Status is where a sandbox is in its life. internal/sandboxd/doc.go draws the transitions.
+// Status is the state of a sandbox in its life cycle. internal/sandboxd/doc.go draws the
+// transitions.
 type Status string
 
 const (
@@ -17,8 +18,8 @@ const (
 	Stopping Status = "stopping" // being saved, if it is persistent, and torn down
 	Stopped  Status = "stopped"  // ended on request, by timeout or when idle
 	Failed   Status = "failed"   // never came up, or ended by a fault; see Sandbox.Reason
-	// Hibernated: its processes and memory are on disk, and it uses no memory and
-	// no CPU. Resume, or the next call that needs it, lets it go on.
+	// Hibernated: the sandbox's processes and memory are on disk, and it uses no memory
+	// and no CPU. Resume, or the next call that needs the sandbox, wakes it.
 	Hibernated Status = "hibernated"
 	// Resuming: the sandbox is starting again from its saved state.
 	Resuming Status = "resuming"
@@ -60,7 +61,8 @@ type Sandbox struct {
 	DiskMB   int64             `json:"disk_mb"`   // MiB the sandbox may write
 	Env      map[string]string `json:"env,omitempty"`
 	Tags     map[string]string `json:"tags,omitempty"`
-	// Annotations are what programs keep with it; nothing is found by them.
+	// Annotations are data that programs store with the sandbox; lists cannot be filtered
+	// by them.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	User        string            `json:"user"`    // default user of commands and files
 	WorkDir     string            `json:"workdir"` // default working directory, absolute
@@ -68,16 +70,16 @@ type Sandbox struct {
 	Ports       []Port            `json:"ports,omitempty"`  // in the order they were declared
 	Mounts      []Mount           `json:"mounts,omitempty"` // drives, sorted by path
 
-	// Persistent says that stopping it saves its files, and that the next call
-	// that needs it starts it again from them.
+	// Persistent says that stopping the sandbox saves its files, and that the next call
+	// that needs the sandbox starts it again from the saved files.
 	Persistent bool `json:"persistent"`
 	// SessionID is the sandbox's newest session; a session is one run, from a start to a
 	// stop.
 	SessionID string `json:"session_id"`
-	// SnapshotID is the snapshot its next session starts from; empty while that
-	// is its image.
+	// SnapshotID is the snapshot that the next session starts from; empty if the next
+	// session starts from the image.
 	SnapshotID string `json:"snapshot_id,omitempty"`
-	// SnapshotExpiration is how long its snapshots are kept. 0: for ever.
+	// SnapshotExpiration is how long the sandbox's snapshots are kept. 0 means for ever.
 	SnapshotExpiration Duration   `json:"snapshot_expiration_ms"`
 	Retention          *Retention `json:"retention,omitempty"` // nil: the default, see Retention
 
@@ -89,8 +91,9 @@ type Sandbox struct {
 	StartedAt   *time.Time `json:"started_at,omitempty"`
 	ExpiresAt   *time.Time `json:"expires_at,omitempty"` // only while it runs
 	StoppedAt   *time.Time `json:"stopped_at,omitempty"`
-	// UnresponsiveSince is set while its agent does not answer: it is overloaded, or
-	// a program in it has stopped the agent. Calls into it fail with unavailable.
+	// UnresponsiveSince is set while the sandbox's agent does not answer: the sandbox is
+	// overloaded, or a program in it has stopped the agent. Calls into the sandbox fail
+	// with unavailable.
 	UnresponsiveSince *time.Time `json:"unresponsive_since,omitempty"`
 
 	// Next has the settings of the next session; nil means the same settings.
@@ -100,8 +103,8 @@ type Sandbox struct {
 	Total Usage `json:"total"` // of all its sessions
 }
 
-// NextSession is what an update has changed for a sandbox's next session. Nil
-// fields stay as they are.
+// NextSession has the changes of an update for a sandbox's next session. Nil fields are
+// unchanged.
 type NextSession struct {
 	VCPUs    *float64          `json:"vcpus,omitempty"`
 	MemoryMB *int64            `json:"memory_mb,omitempty"`
@@ -111,7 +114,7 @@ type NextSession struct {
 	Runtime  *string           `json:"runtime,omitempty"`
 }
 
-// Usage counts what a sandbox has consumed in a session, or in all of them.
+// Usage is a sandbox's consumption in a session, or in all of its sessions.
 type Usage struct {
 	ActiveCPU    Duration `json:"active_cpu_ms"`
 	WallTime     Duration `json:"wall_time_ms"`
@@ -131,15 +134,15 @@ type Stats struct {
 	Commands    int   `json:"commands"`  // still running
 }
 
-// CreateParams describes the sandbox to create. The zero value makes a sandbox
-// of the default image with the default runtime, 2 vCPUs, 4096 MiB of memory,
-// 8192 MiB of disk, a 5-minute timeout and all of the internet.
+// CreateParams describes the sandbox to create. The zero value makes a sandbox of the
+// default image with the default runtime, 2 vCPUs, 4096 MiB of memory, 8192 MiB of disk,
+// a 5-minute timeout and access to all of the internet.
 type CreateParams struct {
 	// Name is 1 to 128 of A-Z a-z 0-9 _ -, not beginning with sbx_, ses_ or
 	// snap_ as ids do, and none of sessions, snapshots, drives; generated if empty.
 	Name string `json:"name,omitempty"`
-	// Image is a reference known to the image store, or one it can pull.
-	// Empty means the default image. Not together with Runtime.
+	// Image is a reference in the image store, or one that the daemon can pull. Empty
+	// means the default image. Not together with Runtime.
 	Image string `json:"image,omitempty"`
 	// Runtime is a language runtime on the default image: node22, node24,
 	// node26 or python3.13. Empty means node24 when Image is empty too.
@@ -149,7 +152,8 @@ type CreateParams struct {
 	// MemoryMB is the memory limit in MiB, isolation layer included: at least
 	// 128. 0 means 2048 for each vCPU (at least 512).
 	MemoryMB int64 `json:"memory_mb,omitempty"`
-	// DiskMB is how many MiB may be written over the image: at least 16. 0 means 8192.
+	// DiskMB is how many MiB may be written in addition to the image: at least 16. 0
+	// means 8192.
 	DiskMB int64 `json:"disk_mb,omitempty"`
 	// Timeout ends the sandbox that long after its start: at least 1 s. 0 means 5 minutes.
 	Timeout Duration `json:"timeout_ms,omitempty"`
@@ -163,21 +167,21 @@ type CreateParams struct {
 	Tags map[string]string `json:"tags,omitempty"`
 	// Annotations are at most 32: keys as of Tags, values of at most 1024 bytes.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// Source is what the working directory is filled with before Create returns.
-	// Not together with Snapshot.
+	// Source fills the working directory before Create returns. Not together with
+	// Snapshot.
 	Source *Source `json:"source,omitempty"`
-	// User runs commands and owns files unless they say otherwise. Empty means the image's.
+	// User runs commands and owns files, by default. Empty means the image's user.
 	User string `json:"user,omitempty"`
-	// WorkDir is absolute. Empty means the image's.
+	// WorkDir is absolute. Empty means the image's working directory.
 	WorkDir string `json:"workdir,omitempty"`
 	// Network defaults to AllowAll, or with Snapshot to the policy that the snapshot's sandbox
 	// had when the snapshot was made, less the SetHeaders of its rules. Limits alone replace the
 	// limits of that policy. An imported snapshot has no policy.
 	Network Network `json:"network,omitzero"`
-	// Ports to serve previews of: at most 64.
+	// Ports are the ports whose previews are served: at most 64.
 	Ports []PortParams `json:"ports,omitempty"`
-	// Persistent saves the files of the sandbox when it stops, so that it can be
-	// resumed. Nil: if it has a Name.
+	// Persistent saves the files of the sandbox when it stops, so that it can be resumed.
+	// Nil means true if Name is set.
 	Persistent *bool `json:"persistent,omitempty"`
 	// Snapshot is the id or the name of a snapshot to start from instead of an image. The
 	// sandbox has the snapshot's image, runtime, user and working directory, and its
@@ -188,19 +192,21 @@ type CreateParams struct {
 	FilesOnly bool `json:"files_only,omitempty"`
 	// Mounts are the drives to mount: at most 8, each at a path of its own.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// SnapshotExpiration is how long snapshots of the sandbox are kept: 0 is for
-	// ever, otherwise at least 1 minute. Nil: the daemon's default.
+	// SnapshotExpiration is how long snapshots of the sandbox are kept: 0 means for ever,
+	// otherwise at least 1 minute. Nil means the daemon's default.
 	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
-	// Retention thins out the sandbox's snapshots. Nil: the default, see Retention.
+	// Retention limits the number and the age of the sandbox's snapshots. Nil means the
+	// default, see Retention.
 	Retention *Retention `json:"retention,omitempty"`
-	// Project to create it in, by id. Empty means the token's own, or the team's default.
+	// ProjectID is the project of the sandbox. Empty means the token's project, or the
+	// team's default project.
 	ProjectID string `json:"project_id,omitempty"`
 	// IdempotencyKey makes repeating this call return the first call's sandbox
 	// for 24 hours. Sent as the Idempotency-Key header; at most 255 characters.
 	IdempotencyKey string `json:"-"`
 }
 
-// UpdateParams changes a sandbox. Nil fields stay as they are.
+// UpdateParams changes a sandbox. Nil fields are unchanged.
 type UpdateParams struct {
 	Tags        map[string]string `json:"tags,omitzero"`        // replaces all; an empty map clears
 	Annotations map[string]string `json:"annotations,omitzero"` // likewise
@@ -208,7 +214,7 @@ type UpdateParams struct {
 	Ports       []PortParams      `json:"ports,omitzero"`       // replaces all; ports that stay keep their labels
 	IdleTimeout *Duration         `json:"idle_timeout_ms,omitempty"`
 
-	// The rest concerns the next session, and snapshots that are yet to be made.
+	// The other fields concern the next session, and future snapshots.
 
 	Persistent *bool             `json:"persistent,omitempty"`
 	Env        map[string]string `json:"env,omitzero"` // replaces all; an empty map clears
@@ -222,17 +228,17 @@ type UpdateParams struct {
 	// image if it is empty.
 	SnapshotID         *string   `json:"snapshot_id,omitempty"`
 	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
-	// Retention replaces the one there is; its zero value is the default.
+	// Retention replaces the current retention; its zero value is the default.
 	Retention *Retention `json:"retention,omitempty"`
 }
 
-// DeleteParams say what goes with a sandbox that is deleted.
+// DeleteParams are the options for deleting a sandbox.
 type DeleteParams struct {
-	// KeepSnapshots leaves its automatic snapshots until they expire.
+	// KeepSnapshots keeps the sandbox's automatic snapshots until they expire.
 	KeepSnapshots bool
 }
 
-// Order is what a list is sorted by; objects alike in it are sorted by id.
+// Order is the order of a list; equal objects are sorted by id.
 type Order string
 
 // The orders of lists.
@@ -252,8 +258,8 @@ type ListParams struct {
 	Kept       bool              // leave out those that have ended and cannot be resumed
 	NamePrefix string            //
 	Tags       map[string]string // all must match
-	// CreatedAfter and CreatedBefore leave out those made at that time, too. Zero:
-	// no bound. They count in milliseconds.
+	// CreatedAfter and CreatedBefore are exclusive bounds, in whole milliseconds. Zero
+	// means no bound.
 	CreatedAfter, CreatedBefore time.Time
 	Order                       Order // empty: ByCreation
 	Ascending                   bool
@@ -267,7 +273,7 @@ type Page[T any] struct {
 	Next  string `json:"next,omitempty"` // cursor of the next page; empty on the last
 }
 
-// Duration is a time.Duration that travels as whole milliseconds.
+// Duration is a time.Duration that is encoded as whole milliseconds.
 type Duration time.Duration
 
 func (d Duration) String() string { return time.Duration(d).String() }

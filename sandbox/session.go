@@ -7,13 +7,14 @@ import "time"
 type Session struct {
 	ID        string `json:"id"` // "ses_" and 20 characters; never reused
 	SandboxID string `json:"sandbox_id"`
-	// Status is that of the sandbox while this was its session, and Stopped,
-	// Failed or Hibernated since.
+	// Status is the status of the sandbox while this is its current session, and
+	// Stopped, Failed or Hibernated afterwards.
 	Status  Status `json:"status"`
 	Reason  Reason `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// SourceID is the snapshot it started from; empty: the image, or the processes
-	// of the sandbox it was forked from.
+	// SourceID is the snapshot that the session started from; empty if it started
+	// from the image, or from the processes of the sandbox that it was forked
+	// from.
 	SourceID string `json:"source_id,omitempty"`
 	// SnapshotID is the snapshot that was made of the sandbox when the session
 	// ended.
@@ -45,10 +46,10 @@ type SessionListParams struct {
 
 // ResumeParams say how to resume a sandbox.
 type ResumeParams struct {
-	// FilesOnly starts a hibernated sandbox from its files alone, when its
-	// processes cannot go on: another build of cay saved them.
+	// FilesOnly starts a hibernated sandbox from its files alone, for use when its
+	// processes cannot continue because another build of cay saved them.
 	FilesOnly bool `json:"files_only,omitempty"`
-	// Anew also starts a sandbox that has ended and is not persistent: from its
-	// snapshot if it has one, otherwise from its image.
+	// Anew also starts a sandbox that has ended and is not persistent: from the
+	// sandbox's snapshot if there is one, otherwise from the image.
 	Anew bool `json:"anew,omitempty"`
 }

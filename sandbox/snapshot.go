@@ -2,19 +2,19 @@ package sandbox
 
 import "time"
 
-// SnapshotKind says what a snapshot has.
+// SnapshotKind is the kind of content of a snapshot.
 type SnapshotKind string
 
 // The kinds of snapshots.
 const (
-	// FilesystemSnapshot has the files. Later versions of cay start from it too.
+	// FilesystemSnapshot has the files. Later versions of cay can start from it, too.
 	FilesystemSnapshot SnapshotKind = "filesystem"
-	// MemorySnapshot has the processes with their memory as well, for the build of
-	// cay that made it. Other builds start from its files.
+	// MemorySnapshot also has the processes with their memory, for the build of cay
+	// that made it. Other builds can start from its files.
 	MemorySnapshot SnapshotKind = "memory"
 )
 
-// SnapshotStatus is where a snapshot is in its life.
+// SnapshotStatus is the state of a snapshot in its life cycle.
 type SnapshotStatus string
 
 // The statuses of snapshots.
@@ -25,9 +25,9 @@ const (
 	SnapshotDeleted SnapshotStatus = "deleted"
 )
 
-// Snapshot is an immutable copy of what a sandbox had written, complete and on
-// disk. Snapshots form trees: the parent of one is the snapshot its sandbox had
-// started from, or had been saved in last.
+// Snapshot is an immutable copy of the files that a sandbox had written, complete and
+// on disk. Snapshots form trees: the parent of a snapshot is the snapshot that its
+// sandbox had started from, or had last been saved in.
 type Snapshot struct {
 	ID        string         `json:"id"`             // "snap_" and 20 characters; never reused
 	Name      string         `json:"name,omitempty"` // unique among the project's snapshots that exist
@@ -35,7 +35,7 @@ type Snapshot struct {
 	ProjectID string         `json:"project_id"`
 	Kind      SnapshotKind   `json:"kind"`
 	Status    SnapshotStatus `json:"status"`
-	// Automatic says that stopping a persistent sandbox made it.
+	// Automatic says that cay made the snapshot when a persistent sandbox stopped.
 	Automatic bool `json:"automatic"`
 
 	ParentID    string `json:"parent_id,omitempty"`
@@ -51,7 +51,8 @@ type Snapshot struct {
 	DiskMB   int64   `json:"disk_mb"`
 	VCPUs    float64 `json:"vcpus"`
 	MemoryMB int64   `json:"memory_mb"`
-	// Annotations are those its sandbox had. An exported file does not have them.
+	// Annotations are the annotations that the sandbox had. An exported file does not
+	// have them.
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Build       string            `json:"build"`      // version of cay that made it
 	SizeBytes   int64             `json:"size_bytes"` // on the host's disk
@@ -61,51 +62,53 @@ type Snapshot struct {
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // when a sandbox last started from it
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`   // deleted then; nil: never
 
-	// Took is how long making it took, and Paused for how much of that the
-	// sandbox stood still. 0 for imported ones.
+	// Took is how long making the snapshot took, and Paused how long the sandbox
+	// stood still meanwhile. 0 for imported snapshots.
 	Took   Duration `json:"took_ms"`
 	Paused Duration `json:"paused_ms"`
 }
 
-// Retention thins out the snapshots of a sandbox whenever one more was made. The
-// one its next session starts from, and those with a name, are always kept. A sandbox
-// without a retention keeps the newest 3 of its automatic snapshots, and all others
-// until they expire.
+// Retention limits the snapshots of a sandbox whenever a new one is made. The
+// snapshot that the next session starts from, and snapshots with a name, are always
+// kept. A sandbox without a retention keeps the newest 3 of its automatic snapshots,
+// and all other snapshots until they expire.
 type Retention struct {
-	// Keep is how many of the newest are kept: 1 to 100.
+	// Keep is how many of the newest snapshots are kept: 1 to 100.
 	Keep int `json:"keep"`
-	// All keeps all until they expire, or are older than MaxAge. Keep is 0 then, and
-	// KeepEvicted false.
+	// All keeps all snapshots until they expire, or are older than MaxAge. Keep must
+	// be 0 then, and KeepEvicted false.
 	All bool `json:"all,omitempty"`
-	// EachStop makes an automatic snapshot at each stop. Otherwise a stop makes none if
-	// the files are those of the snapshot that the next session would start from: then
-	// that one stays.
+	// EachStop makes an automatic snapshot at each stop. Without EachStop, a stop
+	// makes no snapshot if the files have not changed since the snapshot that the
+	// next session would start from.
 	EachStop bool `json:"each_stop,omitempty"`
-	// MaxAge deletes those that are older. 0: none. At least 1 minute.
+	// MaxAge deletes snapshots that are older. 0 means no limit. At least 1 minute.
 	MaxAge Duration `json:"max_age_ms,omitempty"`
-	// Expiration is when those expire that are made from then on, instead of the
-	// sandbox's SnapshotExpiration. 0: never, otherwise at least 1 minute. Nil: as
-	// the sandbox says.
+	// Expiration is when snapshots expire that are made from then on, instead of the
+	// sandbox's SnapshotExpiration. 0 means never, otherwise at least 1 minute. Nil
+	// means the sandbox's SnapshotExpiration.
 	Expiration *Duration `json:"expiration_ms,omitempty"`
-	// KeepEvicted leaves those beyond Keep to their expiration instead of deleting
-	// them.
+	// KeepEvicted leaves snapshots beyond Keep to their expiration instead of
+	// deleting them.
 	KeepEvicted bool `json:"keep_evicted,omitempty"`
 }
 
-// SnapshotParams says which snapshot to make.
+// SnapshotParams describes a snapshot to make.
 type SnapshotParams struct {
 	// Kind defaults to FilesystemSnapshot.
 	Kind SnapshotKind `json:"kind,omitempty"`
 	// Name is 1 to 128 of A-Z a-z 0-9 _ -, not beginning with snap_. Empty: none.
 	Name string `json:"name,omitempty"`
-	// Expiration: 0 is never, otherwise at least 1 minute. Nil: the sandbox's.
+	// Expiration is how long the snapshot is kept: 0 means for ever, otherwise at
+	// least 1 minute. Nil means the sandbox's SnapshotExpiration.
 	Expiration *Duration `json:"expiration_ms,omitempty"`
-	// Replace takes Name from the snapshot that has it, which stays without a name.
+	// Replace moves Name from the snapshot that has it; that snapshot stays, without
+	// a name.
 	Replace bool `json:"replace,omitempty"`
-	// Env is added to what every command has of the image, in the sandboxes that
-	// start from the snapshot. Bounded as CreateParams.Env.
+	// Env is added to the image's environment of every command, in the sandboxes that
+	// start from the snapshot. Limits as for CreateParams.Env.
 	Env map[string]string `json:"env,omitempty"`
-	// Stop stops the sandbox too, once the snapshot is made.
+	// Stop also stops the sandbox, once the snapshot is made.
 	Stop bool `json:"stop,omitempty"`
 	// WithoutNetwork leaves the sandbox's network policy out of the snapshot:
 	// sandboxes that start from the snapshot have the mode AllowAll, unless
@@ -126,56 +129,56 @@ type SnapshotListParams struct {
 	Cursor                      string
 }
 
-// DeleteSnapshotParams say which snapshot may be deleted.
+// DeleteSnapshotParams are the options for deleting a snapshot.
 type DeleteSnapshotParams struct {
 	// Force also deletes a snapshot that the next session of a sandbox is to start
-	// from; that sandbox cannot be resumed until its SnapshotID is changed.
+	// from. Such a sandbox cannot be resumed until its SnapshotID is changed.
 	Force bool
 }
 
-// PruneSnapshotsParams say which snapshots nobody needs any more.
+// PruneSnapshotsParams selects the snapshots to prune.
 type PruneSnapshotsParams struct {
 	ProjectID string `json:"project_id,omitempty"` // as in ListParams
-	// OlderThan spares those that were made since, at least 1 minute. 0: none.
+	// OlderThan spares snapshots that are younger; at least 1 minute. 0 spares none.
 	OlderThan Duration `json:"older_than_ms,omitempty"`
-	// DryRun only tells which they are.
+	// DryRun reports the snapshots without deleting them.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // SnapshotPrune is the result of a prune: the snapshots that were deleted, or would
 // be.
 type SnapshotPrune struct {
-	// Snapshots are the oldest of them, at most 200.
+	// Snapshots are the oldest of the pruned snapshots, at most 200.
 	Snapshots []Snapshot `json:"snapshots"`
 	Count     int        `json:"count"`      // of all
 	SizeBytes int64      `json:"size_bytes"` // of all, on the host's disk
 }
 
-// SnapshotTreeParams walks the tree of snapshots from one of them.
+// SnapshotTreeParams says how to walk the tree of snapshots from one of them.
 type SnapshotTreeParams struct {
-	// Descendants walks away from the root, always to the newest child. Otherwise
-	// to the root.
+	// Descendants walks away from the root, always to the newest child. Without it
+	// the walk goes to the root.
 	Descendants bool
 	Limit       int // nodes on the way: 1 to 100; 0 means 10
 }
 
-// SnapshotNode is a snapshot and the others of the same parent.
+// SnapshotNode is a snapshot with its siblings, the snapshots of the same parent.
 type SnapshotNode struct {
 	Snapshot Snapshot `json:"snapshot"`
-	// Siblings are the newest of them, at most 10; Count is how many there are,
+	// Siblings are the newest siblings, at most 10; Count is the number of all,
 	// Snapshot itself included.
 	Siblings []Snapshot `json:"siblings"`
 	Count    int        `json:"count"`
 }
 
-// SnapshotTree is a walk through the tree.
+// SnapshotTree is a walk through the tree of snapshots.
 type SnapshotTree struct {
 	Anchor SnapshotNode   `json:"anchor"`         // where it began
 	Nodes  []SnapshotNode `json:"nodes"`          // on the way, the anchor not included
 	Next   string         `json:"next,omitempty"` // id of the snapshot to go on from: the last node's; empty at the end
 }
 
-// ImportParams say what to make of the file of a snapshot.
+// ImportParams describes the snapshot to make of an exported file.
 type ImportParams struct {
 	ProjectID string // as in CreateParams
 	Name      string // as in SnapshotParams

@@ -14,7 +14,7 @@ const (
 	snapshotIDHead = "snap_"
 )
 
-// Validate returns an invalid error for a kind that is none.
+// Validate returns an invalid error for an unknown kind.
 func (k SnapshotKind) Validate() error {
 	if k != FilesystemSnapshot && k != MemorySnapshot {
 		return invalid("kind %q is not one of %s, %s", k, FilesystemSnapshot, MemorySnapshot)
@@ -124,7 +124,8 @@ func (r Retention) Validate() error {
 	return nil
 }
 
-// checkSnapshotName accepts an empty name, which is none.
+// checkSnapshotName checks the name of a snapshot. An empty name is valid, and
+// means no name.
 func checkSnapshotName(name string) error {
 	switch {
 	case name == "":
@@ -137,8 +138,7 @@ func checkSnapshotName(name string) error {
 	return nil
 }
 
-// checkExpiration checks how long something is kept: nil and 0 have meanings of
-// their own.
+// checkExpiration checks how long something is kept; nil and 0 are valid.
 func checkExpiration(field string, d *Duration) error {
 	if d != nil && *d != 0 && *d < minKept {
 		return invalid("%s %v is less than %v", field, *d, minKept).WithHint("0 means for ever")
@@ -146,7 +146,7 @@ func checkExpiration(field string, d *Duration) error {
 	return nil
 }
 
-// checkRef checks what is the id or the name of something.
+// checkRef checks the id or the name of an object.
 func checkRef(field, ref string) error {
 	if !validName().MatchString(ref) {
 		return invalid("%s %.150q is not an id or a name: 1 to 128 of A-Z a-z 0-9 _ -", field, ref)
@@ -154,7 +154,7 @@ func checkRef(field, ref string) error {
 	return nil
 }
 
-// checkPage checks what selects the page of a list.
+// checkPage checks the parameters of a page of a list.
 func checkPage(projectID string, limit int) error {
 	switch {
 	case limit < 0 || limit > 200:
@@ -165,14 +165,15 @@ func checkPage(projectID string, limit int) error {
 	return nil
 }
 
-// Sandboxes are named beside these ids and words in what takes names of several
-// kinds of things, or has them in its paths.
+// Names of sandboxes must differ from ids and from words in the API's paths,
+// because some parameters accept the ids or names of several kinds of objects.
 var (
 	otherIDs      = []string{"sbx_", "ses_", snapshotIDHead}
 	reservedNames = []string{"sessions", "snapshots", "drives"}
 )
 
-// checkSandboxName checks a name for a sandbox; field says where it stands.
+// checkSandboxName checks a name for a sandbox; field is the name of the field
+// that has it.
 func checkSandboxName(field, name string) error {
 	if !validName().MatchString(name) {
 		return invalid("%s %.150q is not 1 to 128 of A-Z a-z 0-9 _ -", field, name)

@@ -9,34 +9,34 @@ import (
 	"unicode/utf8"
 )
 
-// SourceType says how a source is fetched.
+// SourceType is how a source is fetched.
 type SourceType string
 
 // The types of sources.
 const (
-	// GitSource is cloned by the git of the sandbox.
+	// GitSource is cloned by git in the sandbox.
 	GitSource SourceType = "git"
-	// TarballSource is a tar archive, perhaps compressed, got over HTTP.
+	// TarballSource is a tar archive, possibly compressed, fetched over HTTP.
 	TarballSource SourceType = "tarball"
 )
 
-// Source is what a new sandbox's working directory is filled with. It is fetched
-// from within the sandbox, under its network policy and as its user, before its
-// first command; when that fails the sandbox is removed.
+// Source fills a new sandbox's working directory. It is fetched from within the
+// sandbox, under the sandbox's network policy and as its user, before the first
+// command. If fetching fails, the sandbox is removed.
 type Source struct {
 	Type SourceType `json:"type"`
-	// URL is of http or https, at most 4096 bytes. A user in it is taken for
+	// URL is an http or https URL of at most 4096 bytes. A user in it is used as
 	// Username and Password.
 	URL string `json:"url"`
-	// Dir is where it goes: below the working directory, or absolute. Empty: the
-	// working directory itself.
+	// Dir is the destination: below the working directory, or absolute. Empty means
+	// the working directory itself.
 	Dir string `json:"dir,omitempty"`
 
-	// The rest is for GitSource.
+	// The other fields are for GitSource.
 
 	Depth    int    `json:"depth,omitempty"`    // commits of history; 0: all
 	Revision string `json:"revision,omitempty"` // branch, tag or whole id of a commit; empty: the remote's HEAD
-	// Username and Password are shown to the URL's host alone, and left nowhere in
+	// Username and Password are sent to the URL's host alone, and are not stored in
 	// the sandbox.
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
@@ -90,7 +90,7 @@ func (s Source) Validate() error {
 	return nil
 }
 
-// validRevision reports whether git can take it for a name; see git check-ref-format.
+// validRevision reports whether s is a valid name for git; see git check-ref-format.
 func validRevision(s string) bool {
 	return len(s) <= 1024 && !strings.HasPrefix(s, "-") && !strings.ContainsAny(s, ` ~^:?*[\`) && !strings.ContainsFunc(s, notGraphic) &&
 		!strings.Contains(s, "..") && !strings.Contains(s, "@{") && !strings.Contains(s, "//") && strings.Trim(s, "/") == s

@@ -14,9 +14,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// unpack makes dir from an archive of one directory that a sandbox sent. The
-// first element of each name, that directory's own, is dropped. All work goes
-// through an os.Root, so that no name or link leads out of dir.
+// unpack creates dir from an archive of a single directory that a sandbox sent.
+// It drops the first element of each name, which is that directory's name. All
+// work goes through an os.Root, so that no name or link leads out of dir.
 func unpack(r io.Reader, dir string) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -48,7 +48,8 @@ type unpacker struct {
 	dirs []dirAttrs
 }
 
-// dirAttrs are set when nothing more is written into the directory.
+// dirAttrs are the attributes of a directory, set when all its files are
+// written.
 type dirAttrs struct {
 	name string
 	mode fs.FileMode
@@ -121,8 +122,8 @@ func (u *unpacker) file(name string, mode fs.FileMode, mtime time.Time, content 
 	return u.root.Chtimes(name, mtime, mtime)
 }
 
-// clear removes what is in the way of a new file, unless it is a directory with
-// something in it.
+// clear removes an existing file or empty directory that is in the way of a new
+// file.
 func (u *unpacker) clear(name string) error {
 	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -130,11 +131,11 @@ func (u *unpacker) clear(name string) error {
 	return nil
 }
 
-// finish sets what directories should have, innermost first.
+// finish sets the attributes of directories, innermost first.
 func (u *unpacker) finish() error {
 	for i := len(u.dirs) - 1; i >= 0; i-- {
 		d := u.dirs[i]
-		// A later member may have put a link in the directory's place.
+		// A later member may have replaced the directory by a link.
 		if fi, err := u.root.Lstat(d.name); err != nil || !fi.IsDir() {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 // Runtimes are the language runtimes of the default image.
 var Runtimes = []string{"node22", "node24", "node26", "python3.13"}
 
-// Bounds of what is not bounded elsewhere.
+// The limits that are not limited elsewhere.
 const (
 	maxEnvVars   = 1024
 	maxEnvBytes  = 256 << 10
@@ -34,8 +34,8 @@ const (
 
 const putElsewhere = "put the data into a file, or on standard input"
 
-// validName is compiled when it is first needed: cay-guest links this package,
-// and every sandbox waits for that to start.
+// validName is compiled on first use: cay-guest links this package, and every
+// sandbox waits for cay-guest to start.
 var validName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 })
@@ -167,7 +167,7 @@ func (p ListParams) Validate() error {
 	return cmp.Or(checkOrder(p.Order, ByCreation, ByName, ByStatusAt, BySnapshot), checkTags(p.Tags))
 }
 
-// checkOrder checks what a list is sorted by; it need not be said.
+// checkOrder checks the order of a list; empty is valid.
 func checkOrder(o Order, all ...Order) error {
 	if o == "" || slices.Contains(all, o) {
 		return nil
@@ -345,7 +345,7 @@ const (
 	maxImagePorts  = 200      // exposed by an image
 )
 
-// imagePort is compiled when it is first needed, as few programs need it.
+// imagePort is compiled on first use, as few programs need it.
 var imagePort = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9]{1,5}/(tcp|udp|sctp)$`) })
 
 func (p ImageSnapshotParams) checkLabels() error {
@@ -370,7 +370,7 @@ func (p ImageSnapshotParams) checkLabels() error {
 	return nil
 }
 
-// Validate returns an invalid error for a format that is none.
+// Validate returns an invalid error for an unknown format.
 func (f ArchiveFormat) Validate() error {
 	if f != Tar && f != TarGz {
 		return invalid("archive format %q is not one of %s, %s", f, Tar, TarGz)
@@ -378,8 +378,8 @@ func (f ArchiveFormat) Validate() error {
 	return nil
 }
 
-// CheckPath returns an invalid error for a path no file can have. what names
-// it in the error.
+// CheckPath returns an invalid error for a path that no file can have. what is
+// the path's name in the error.
 func CheckPath(what, path string) error {
 	switch {
 	case path == "":
@@ -483,8 +483,8 @@ func invalid(format string, args ...any) *cay.Error {
 	return cay.Errorf(cay.Invalid, "%s", fmt.Sprintf(format, args...))
 }
 
-// WithDefaults returns p with its empty sizes filled in as the comments on
-// its fields say.
+// WithDefaults returns p with its empty sizes replaced by the defaults that the
+// comments of its fields name.
 func (p CreateParams) WithDefaults() CreateParams {
 	if p.VCPUs == 0 {
 		p.VCPUs = 2

@@ -10,35 +10,35 @@ import (
 	"github.com/cayhq/cay/agent"
 )
 
-// ConvertOptions say how messages of pages become those of an agent. The zero value
-// is good.
+// ConvertOptions say how messages of pages become messages of an agent. The zero value
+// is usable.
 type ConvertOptions struct {
-	// AllowSystem lets pages send messages of the role system. Else they are refused:
-	// instructions are the agent's.
+	// AllowSystem lets pages send messages of the role system. Without it they are
+	// refused: the program sets the instructions.
 	AllowSystem bool
 	// Data converts a part of type "data-" and a name to the part that the model sees;
 	// nil, nil drops it. Data is called for parts of users and of the assistant. If
 	// Data is nil, models see no such parts.
 	Data func(name string, data json.RawMessage) (*agent.Part, error)
-	// ToolOutput makes of what a tool returned what the model is to see, for tools that
-	// say that otherwise than by their JSON (agent.OutputAs); nil, nil is the default:
-	// a string as text, everything else as JSON.
+	// ToolOutput converts the result of a tool for the model, for tools whose output
+	// is not their JSON (agent.OutputAs). nil, nil means the default: a string becomes
+	// text, everything else JSON.
 	ToolOutput func(tool string, output json.RawMessage) (*agent.Output, error)
 }
 
-// denied is what models are told of a denial without a reason. Source: the AI SDK.
+// denied is the text for the model for a denial without a reason. Source: the AI SDK.
 const denied = "Tool call execution denied."
 
-// Convert makes of the messages of a page those of an agent. It gives what
-// convertToModelMessages of AI SDK 7 does, except that
+// Convert converts the messages of a page to messages of an agent, like
+// convertToModelMessages of AI SDK 7, except that
 //
-//   - calls of tools before the last message of a user that nothing came of are left
-//     out: no provider takes a call without an answer;
-//   - the denial of a call in the last message is left to the agent, which tells both
+//   - calls of tools without an answer, before the last message of a user, are left out:
+//     providers refuse a call without an answer;
+//   - the denial of a call in the last message is left to the agent, which informs both
 //     the model and the page;
 //   - texts that are empty and have no metadata are left out, as the SDK does later.
 //
-// Errors: invalid, which says where.
+// Errors: invalid, with the place in the messages.
 func Convert(messages []UIMessage, o ConvertOptions) ([]agent.Message, error) {
 	lastUser := -1
 	for i := range messages {
@@ -132,7 +132,8 @@ func (c *converter) user(parts []UIPart, at string) error {
 	return nil
 }
 
-// assistant makes of each step one message of the assistant, and one of its tools.
+// assistant converts each step to a message of the assistant and a message of its
+// tools.
 func (c *converter) assistant(m *UIMessage, at string) error {
 	begin := 0
 	for i := range m.Parts {
@@ -197,8 +198,8 @@ func (c *converter) step(parts []UIPart, first int, at string) error {
 	return nil
 }
 
-// tool converts a call of a tool to what the assistant said, and what it was
-// answered.
+// tool converts a call of a tool to the assistant's part, and the part with the tool's
+// answer.
 func (c *converter) tool(p *UIPart, at string) (said, answered []agent.Part, err error) {
 	if err := p.checkTool(at); err != nil {
 		return nil, nil, err
@@ -285,7 +286,7 @@ func (p *UIPart) nothingCameOfIt() bool {
 	return true
 }
 
-// output is what a tool returned.
+// output returns the result of a tool.
 func (c *converter) output(p *UIPart) (*agent.Output, error) {
 	if c.o.ToolOutput != nil {
 		out, err := c.o.ToolOutput(p.tool(), p.Output)
@@ -306,7 +307,7 @@ func (c *converter) output(p *UIPart) (*agent.Output, error) {
 	return &agent.Output{Type: agent.OutputJSON, JSON: p.Output}, nil
 }
 
-// data converts a part that is the program's own.
+// data converts a part of the program's own.
 func (c *converter) data(p *UIPart, at string) (*agent.Part, error) {
 	if c.o.Data == nil {
 		return nil, nil
@@ -318,7 +319,7 @@ func (c *converter) data(p *UIPart, at string) (*agent.Part, error) {
 	return part, nil
 }
 
-// text converts a text; nil if it is empty and means nothing else.
+// text converts a text; nil for an empty text without metadata.
 func text(p *UIPart, at string) (*agent.Part, error) {
 	if err := checkOptions(p.ProviderMetadata, at); err != nil {
 		return nil, err
@@ -329,7 +330,7 @@ func text(p *UIPart, at string) (*agent.Part, error) {
 	return &agent.Part{Type: agent.Text, Text: p.Text, Options: p.ProviderMetadata}, nil
 }
 
-// checkOptions reports metadata that is not by provider.
+// checkOptions returns an error for metadata whose keys are not providers.
 func checkOptions(o agent.Options, at string) error {
 	for name, v := range o {
 		if len(v) == 0 || v[0] != '{' {
@@ -341,7 +342,7 @@ func checkOptions(o agent.Options, at string) error {
 
 func partAt(at string, i int) string { return fmt.Sprintf("%s.parts[%d]", at, i) }
 
-// quote is a string as JSON.
+// quote returns a string as JSON.
 func quote(s string) json.RawMessage {
 	b, _ := json.Marshal(s) // strings can always be
 	return b

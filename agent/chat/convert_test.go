@@ -20,8 +20,8 @@ func convert(t *testing.T, messages string, o ConvertOptions) ([]agent.Message, 
 	return Convert(ui, o)
 }
 
-// What the AI SDK makes of chats is compared in conformance/chat; here is what differs,
-// and what a program can say about it.
+// conformance/chat compares Convert with the AI SDK; this test has the differences, and
+// the options of a program.
 func TestConvert(t *testing.T) {
 	t.Parallel()
 	userText := agent.Message{Role: agent.User, Parts: []agent.Part{{Type: agent.Text, Text: "Hi"}}}

@@ -39,15 +39,15 @@
 // run again from its beginning. Clients of AI SDK 5 and 6 know no chunk that takes
 // text back.
 //
-// # What is sent twice
+// # Repeated requests
 //
 // Each message of a page starts one run, even if the page sends the message twice:
 // see Request.ID. A question of the agent, such as whether a tool may be called, is
-// answered once: one run gets the answer, and as long as that run is kept, another
-// answer is refused. An answer is valid only in the chat, and from the user, that
-// the agent asked (agent.Call.Conversation).
+// answered once. A single run gets the answer, and as long as that run is kept,
+// another answer is refused. An answer is valid only in the chat, and from the user,
+// that the agent asked (agent.Call.Conversation).
 //
-// # Who may read, and what is believed
+// # Access and trust
 //
 // A run's id cannot be guessed, but is no secret: Options.User returns the user of a
 // request, and the runs of other users are not found. The program must add around

@@ -67,7 +67,7 @@ type server struct {
 	reading map[string]int // how many read a run. Guarded by mu.
 }
 
-// handle writes the error of f, and breaks the connection if it is too late for that.
+// handle writes the error of f, or aborts the connection if the answer has begun.
 func (s *server) handle(f func(w *response, r *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -179,7 +179,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, body io.Reader, 
 	return run, s.authorize(r, run)
 }
 
-// maxAnswers bounds how often one message is answered anew.
+// maxAnswers bounds how often one message is answered again.
 const maxAnswers = 64
 
 // startOnce starts the run that answers q, unless there is one: a POST that was sent
@@ -220,7 +220,7 @@ func (s *server) startOnce(r *http.Request, q *Request, user string) (id string,
 	return "", false, cay.Errorf(cay.Conflict, "this message was answered %d times", maxAnswers)
 }
 
-// joins reports whether q is answered by a run that was started for the same.
+// joins reports whether the run already answers the same request.
 func (s *server) joins(r *http.Request, q *Request, run *workflow.RunInfo) (bool, error) {
 	once := q.Trigger == SubmitMessage && q.ID != "" // or it may be asked for anew
 	if run.Status.Terminal() {
@@ -249,7 +249,8 @@ func (s *server) startAnswer(r *http.Request, q *Request, opts []workflow.StartO
 	return id, false, sameAnswer(run, answer)
 }
 
-// sameAnswer checks that a run was given an answer. Errors: permission_denied.
+// sameAnswer checks that a run was started with this answer. Errors:
+// permission_denied.
 func sameAnswer(run *workflow.RunInfo, answer string) error {
 	if run.Attributes[AttributeAnswer] != answer {
 		return cay.Errorf(cay.PermissionDenied, "this question was answered before, and otherwise")
@@ -301,7 +302,7 @@ func (s *server) get(w *response, r *http.Request) error {
 	return nil
 }
 
-// cancel cancels a run. A run that has ended is left as it is.
+// cancel cancels a run. For a run that has ended it does nothing.
 func (s *server) cancel(w *response, r *http.Request) error {
 	run, err := s.find(r)
 	if err != nil {
@@ -317,8 +318,8 @@ func (s *server) cancel(w *response, r *http.Request) error {
 	return nil
 }
 
-// find returns the run that a request names, by its id or by that of its chat; nil if
-// nothing is going on in that chat.
+// find returns the run that a request names, by its id or by the id of its chat; nil
+// if the chat has no run in progress.
 func (s *server) find(r *http.Request) (*workflow.RunInfo, error) {
 	user, err := s.user(r)
 	if err != nil {
@@ -338,13 +339,14 @@ func (s *server) find(r *http.Request) (*workflow.RunInfo, error) {
 		return nil, err
 	}
 	if run.Workflow != s.workflow || run.Attributes[AttributeHandler] != s.o.Name || run.Attributes[AttributeUser] != user {
-		// As if there were none: who may not have it learns nothing.
+		// The same error as for a missing run, so that other users learn nothing.
 		return nil, cay.Errorf(cay.NotFound, "run %q not found", id)
 	}
 	return run, s.authorize(r, run.ID)
 }
 
-// newest returns the run that answers the last message of a chat, nil if it has ended.
+// newest returns the run that answers the last message of a chat, nil if the run has
+// ended.
 func (s *server) newest(r *http.Request, chat, user string) (*workflow.RunInfo, error) {
 	if len(chat) > maxID {
 		return nil, cay.Errorf(cay.Invalid, "the id of the chat has more than %d bytes", maxID)
@@ -360,8 +362,8 @@ func (s *server) newest(r *http.Request, chat, user string) (*workflow.RunInfo, 
 	return &page.Items[0], nil
 }
 
-// read takes note of one more reader of a run, until done is called. Errors:
-// unavailable if there are too many.
+// read counts a reader of a run, until done is called. Errors: unavailable if the run
+// has too many.
 func (s *server) read(run string) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -378,5 +380,5 @@ func (s *server) read(run string) (done func(), err error) {
 	}, nil
 }
 
-// errLeft says that the reader is not there any more.
+// errLeft means that the reader has closed the connection.
 var errLeft = errors.New("the reader has left")

@@ -214,7 +214,7 @@ func TestHandler_StreamsAnAnswer(t *testing.T) {
 	}
 }
 
-// What is said arrives when it is said, with comments when nothing is.
+// Chunks arrive as soon as they are written, with comments in pauses.
 func TestHandler_WordByWordWithHeartbeats(t *testing.T) {
 	t.Parallel()
 	more := make(chan string)
@@ -297,7 +297,8 @@ func TestHandler_StartIndex(t *testing.T) {
 	for range 5 {
 		p.chunk()
 	}
-	// Who begins in the middle gets nothing of parts whose beginning it has not seen.
+	// A reader that begins in the middle gets no chunks of parts whose beginning it
+	// has not seen.
 	middle := s.get(p.run(), -2)
 	if got := middle.Header.Get("x-workflow-stream-tail-index"); got != "4" {
 		t.Errorf("the tail is at %s, want 4", got)
@@ -376,7 +377,7 @@ func TestHandler_AnswerGivenAgain(t *testing.T) {
 					same(t, fmt.Sprint("who comes back at ", from), s.get(live.run(), from).rest(), slices.Concat(want, good))
 				}
 			}
-			// Who was not there, and begins in the middle of what counts no more.
+			// A new reader that begins in the middle of the failed attempt.
 			same(t, "the last eight chunks", s.get(live.run(), -8).rest(), slices.Concat([]string{skip, skip, step}, good))
 		})
 	}
@@ -393,7 +394,7 @@ func TestHandler_FailedRunHasAnEnd(t *testing.T) {
 	same(t, "at the end", s.get(p.run(), 2).rest(), []string{failed, finish, done})
 	same(t, "behind the error", s.get(p.run(), 3).rest(), []string{finish, done})
 	same(t, "behind it all", s.get(p.run(), 4).rest(), []string{finish, done})
-	// What failed is tried again.
+	// A run that failed is started again.
 	again := s.do("POST", "", ask("Hi"))
 	if again.run() == p.run() {
 		t.Error("the run that failed was given as the answer")
@@ -555,7 +556,8 @@ func TestHandler_AnswersOnce(t *testing.T) {
 	}
 }
 
-// What a page sends is bounded in every direction, and what is not read costs nothing.
+// All parts of a page's request are bounded, and bodies that are not read cost
+// nothing.
 func TestHandler_BoundsOfBodies(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, chat.Options{}, hello)
@@ -584,7 +586,7 @@ func TestHandler_BoundsOfBodies(t *testing.T) {
 	}
 }
 
-// One run has so many readers at most; others are read meanwhile.
+// A run has a limited number of readers; other runs can be read meanwhile.
 func TestHandler_MaxReadersOfRun(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{})
@@ -602,7 +604,7 @@ func TestHandler_MaxReadersOfRun(t *testing.T) {
 	}
 }
 
-// Who does not take what is sent is given up, and makes room; the run goes on.
+// A reader that does not receive is cut off, and makes room; the run goes on.
 func TestHandler_ReaderThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	o := chat.Options{MaxReaders: 1}
@@ -672,7 +674,8 @@ func TestHandler_GoesOnWithTheMessage(t *testing.T) {
 	s.do("POST", "", strings.Replace(body, "cay/scripted", "dear", 1)).wantStatus(403, "not that one")
 }
 
-// Runs are found by who has started them, where they were started.
+// A user finds only the runs that the user has started, with the handler that started
+// them.
 func TestHandler_OthersFindNothing(t *testing.T) {
 	t.Parallel()
 	refuse := false
@@ -716,7 +719,7 @@ func TestHandler_OthersFindNothing(t *testing.T) {
 	// WorkflowChatTransport would ask for ever if there were no content.
 	same(t, "nobody's chat", s.do("GET", "/c1/stream?startIndex=0", "", "User", "eve").rest(), []string{finish, done})
 
-	// A run of the workflow that no chat has started is none of its runs.
+	// A run of the workflow that no chat has started is not found.
 	direct, err := s.kit.Client.Start(t.Context(), "talk", agent.Call{Prompt: "Hi"})
 	if err != nil {
 		t.Fatal(err)
@@ -785,7 +788,7 @@ func TestHandler_MaxReaders(t *testing.T) {
 		t.Errorf("Retry-After is %q", full.Header.Get("Retry-After"))
 	}
 	full.wantStatus(503, "too many readers")
-	// Who leaves makes room, as soon as that is noticed.
+	// A reader that leaves makes room, as soon as the handler notices.
 	p.Body.Close()
 	var next *page
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
@@ -811,8 +814,8 @@ func TestHandler_Sealed(t *testing.T) {
 	same(t, "who comes back", s.get(p.run(), 4).rest(), append(slices.Clone(helloChunks[4:]), done))
 }
 
-// The program ends in the middle of an answer and begins again: who comes back gets
-// the rest, and has what it should have.
+// The program is restarted in the middle of an answer: readers that reconnect get the
+// rest, and have the complete answer.
 func TestHandler_ProgramStartsAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "runs.db")

@@ -11,11 +11,11 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// endTimeout is how long a run is waited for that has said all it has to say.
+// endTimeout is how long the handler waits for the end of a run whose answer is complete.
 const endTimeout = 10 * time.Second
 
-// remember makes the conversation of q of what the runs of its chat have said, and what
-// its last message adds to that. Errors: invalid, permission_denied, conflict.
+// remember builds the conversation of q from the runs of its chat, and the answers in the
+// last message of q. Errors: invalid, permission_denied, conflict.
 func (s *server) remember(r *http.Request, q *Request, user string) error {
 	if q.ID == "" {
 		return cay.Errorf(cay.Invalid, "id is empty: what was said before is known by the id of the chat")
@@ -97,8 +97,8 @@ func (s *server) before(r *http.Request, q *Request, user, message string) ([]ag
 	return call.Messages, nil
 }
 
-// joined returns the run that is given what q says already; "" if there is none. Errors:
-// permission_denied if what it was asked was answered otherwise.
+// joined returns the run that already has the answers in q; "" if there is none. Errors:
+// permission_denied if the run has other answers.
 func (s *server) joined(r *http.Request, q *Request, user string) (id string, err error) {
 	said, err := Convert(q.Messages[len(q.Messages)-1:], s.o.Convert)
 	if err != nil {
@@ -126,8 +126,8 @@ func (s *server) joined(r *http.Request, q *Request, user string) (id string, er
 	return run.ID, nil
 }
 
-// answered adds to a conversation what a page says to what it was asked: approvals, and
-// outputs of the client's tools. All else that it says is ignored.
+// answered adds a page's answers to a conversation: approvals, and outputs of the
+// client's tools. Everything else in the page's messages is ignored.
 func answered(before, said []agent.Message) ([]agent.Message, error) {
 	open := make(map[string]bool)  // calls of the client's tools without an output
 	asked := make(map[string]bool) // approvals

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/agent"
 )
 
-// Options say how a Handler serves chats. The zero value is good where only one
-// person can reach it.
+// Options say how a Handler serves chats. The zero value is suitable where only one
+// person can reach the Handler.
 type Options struct {
 	// Prefix is the path the Handler is mounted at. Empty means /api/chat.
 	Prefix string
@@ -23,8 +23,8 @@ type Options struct {
 	// error of User is sent to the client: make it a *cay.Error with unauthenticated or
 	// permission_denied.
 	User func(r *http.Request) (string, error)
-	// Authorize is asked before a run is read or cancelled, and may refuse with an
-	// error, as User may. Nil allows it.
+	// Authorize is called before a run is read or cancelled, and may refuse with an
+	// error, as User may. Nil allows every reader.
 	Authorize func(r *http.Request, run string) error
 	// Remember makes the handler take the conversation from the runs of a chat, not
 	// from the page: set it for pages that are not trusted. The handler then reads only
@@ -33,32 +33,32 @@ type Options struct {
 	// chat's id in requests, a workflow that returns an *agent.Result, and runs that
 	// are kept as long as a chat may go on.
 	Remember bool
-	// Prepare may change what is about to be started: the agent.Call made of the
-	// messages, and how the run is started. Its error is answered.
+	// Prepare may change the run before it is started: the agent.Call made of the
+	// messages, and the start options. Its error is sent to the client.
 	Prepare func(r *http.Request, q *Request) error
 
-	// Convert says how messages of pages become those of the agent.
+	// Convert says how messages of pages become messages of the agent.
 	Convert ConvertOptions
-	// ResetStep is for pages with AI SDK 7 only: earlier ones fail at a chunk of the
-	// type reset-step, which says that an answer is being given again.
+	// ResetStep is for pages with AI SDK 7 only: earlier versions fail at a chunk of
+	// the type reset-step, which means that an answer is being given again.
 	ResetStep bool
 
 	// MaxBody bounds the body of a POST, in bytes. 0 means 10 MiB.
 	MaxBody int64
-	// MaxReaders bounds how many connections are served at one time; more are
+	// MaxReaders bounds the connections at one time; further ones fail with
 	// unavailable. 0 means 10000.
 	MaxReaders int
 	// MaxReadersOfRun is how many readers one run may have. 0 means 100.
 	MaxReadersOfRun int
-	// Heartbeat is how long a connection is silent at most. 0 means 15 s.
+	// Heartbeat is the longest silence on a connection. 0 means 15 s.
 	Heartbeat time.Duration
-	// Logger gets what goes wrong. Nil means that nothing is logged.
+	// Logger logs errors. Nil means that nothing is logged.
 	Logger *slog.Logger
 
 	writeTimeout time.Duration // for a reader to take what was written to it; 0 means 1 minute
 }
 
-// The attributes of runs that a Handler starts, by which they are found in lists.
+// The attributes of runs that a Handler starts, for finding the runs in lists.
 const (
 	AttributeHandler = "chat.handler" // Options.Name
 	AttributeChat    = "chat.id"      // the page's id of the chat; not set if it sent none
@@ -120,5 +120,5 @@ var status = map[cay.Code]int{
 	cay.DeadlineExceeded: http.StatusGatewayTimeout,
 }
 
-// stream is what is read.
+// stream is the stream that the handler serves.
 const stream = agent.StreamName

@@ -22,19 +22,20 @@ import (
 // answer.
 type Request struct {
 	// ID is the page's id of the chat, at most 256 bytes. WorkflowChatTransport sends
-	// it only if prepareSendMessagesRequest puts it into the body. Without it a POST
-	// that is sent twice is answered once only while the answer is being given: after
-	// that, nothing tells it from regenerate().
+	// it only if prepareSendMessagesRequest puts it into the body. Without ID, a
+	// repeated POST joins the first one's run only while that run answers: afterwards
+	// a repeated POST cannot be distinguished from regenerate().
 	ID       string
 	Messages []UIMessage
 	Trigger  Trigger // empty means SubmitMessage
-	// MessageID is the message that is edited, or to be answered anew.
+	// MessageID is the message that is edited, or to be answered again.
 	MessageID string
-	// Body is all that was sent, with what the page has added.
+	// Body is the whole body, with the members that the page has added.
 	Body json.RawMessage
 
-	// Call is what is going to be started, and StartOptions how. For Options.Prepare to
-	// change; it must leave workflow.Key and the attributes of a Handler alone.
+	// Call is the agent's Call, and StartOptions are the options of the run.
+	// Options.Prepare may change both; it must leave workflow.Key and the attributes
+	// of a Handler alone.
 	Call         agent.Call
 	StartOptions []workflow.StartOption
 
@@ -42,7 +43,7 @@ type Request struct {
 	allJSON  json.RawMessage // all messages
 }
 
-// Trigger is why a page sends its messages.
+// Trigger is the reason why a page sends its messages.
 type Trigger string
 
 // The triggers.
@@ -51,7 +52,7 @@ const (
 	RegenerateMessage Trigger = "regenerate-message"
 )
 
-// Bounds of what a page sends, beside Options.MaxBody.
+// The limits of a page's request, beside Options.MaxBody.
 const (
 	maxMessages = 10_000
 	maxParts    = 50_000 // of all messages
@@ -59,13 +60,13 @@ const (
 	runPrefix   = "wrun_"
 )
 
-// maxBodies bounds the bytes of all bodies that a Handler reads at one time.
+// maxBodies bounds the bytes of all bodies that a Handler holds at one time.
 const maxBodies = 256 << 20
 
-// bodies counts the bytes of the bodies that are being read, and read.
+// bodies counts the bytes of the bodies that are held in memory.
 type bodies struct{ held atomic.Int64 }
 
-// errFull says that there are too many.
+// errFull means that the bodies in memory have reached maxBodies.
 var errFull = cay.Errorf(cay.Unavailable, "too much is being sent by others: try again")
 
 // counted is a body whose bytes are counted until it is released.
@@ -145,17 +146,17 @@ func parseRequest(body []byte) (*Request, error) {
 	return q, nil
 }
 
-// last is the message to be answered, or gone on with.
+// last returns the message to be answered, or continued.
 func (q *Request) last() *UIMessage { return &q.Messages[len(q.Messages)-1] }
 
-// repeatable reports whether a request can be known again if it is sent again. Without
-// the chat's id, what tells it from the same words of somebody else are the ids of its
-// messages, which pages make up.
+// repeatable reports whether a repeated request can be recognised. Without the chat's
+// id, only the ids of its messages, which pages make up, distinguish it from another
+// user's request with the same text.
 func (q *Request) repeatable() bool { return q.ID != "" || q.last().ID != "" }
 
-// key is the idempotency key of the run that answers: the same for a POST that is
-// sent again, another one if something else was said, also in the same message. n
-// counts how often the answer is asked for anew.
+// key returns the idempotency key of the run that answers: the same for a repeated
+// POST, another one for other content, even in the same message. n counts the requests
+// to answer again.
 func (q *Request) key(handler, user string, n int) string {
 	said := q.lastJSON
 	if q.ID == "" {
@@ -164,13 +165,13 @@ func (q *Request) key(handler, user string, n int) string {
 	return digest("chat:", handler, user, q.ID, string(q.Trigger), q.MessageID, string(said), strconv.Itoa(n))
 }
 
-// answerKey is the idempotency key of the run that is given the answer to a question:
+// answerKey returns the idempotency key of the run that gets the answer to a question:
 // see agent.Answers.
 func (q *Request) answerKey(handler, user, question string) string {
 	return digest("chat-answer:", handler, user, q.ID, question)
 }
 
-// conversation names the chat to the agent: see agent.Call.
+// conversation returns the name of the chat for the agent: see agent.Call.
 func (q *Request) conversation(handler, user string) string {
 	return digest("chat:", handler, user, q.ID)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// response is an answer that knows whether it has begun.
+// response is an HTTP answer that records whether it has begun.
 type response struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -26,17 +26,17 @@ func (w *response) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// event adds a chunk to what is sent next.
+// event appends a chunk to the buffer.
 func (w *response) event(chunk []byte) {
 	w.buf = append(w.buf, "data: "...)
 	w.buf = append(w.buf, chunk...)
 	w.buf = append(w.buf, "\n\n"...)
 }
 
-// comment adds what clients ignore.
+// comment appends a comment, which clients ignore.
 func (w *response) comment() { w.buf = append(w.buf, ": \n\n"...) }
 
-// send sends what was added.
+// send writes the buffer.
 func (w *response) send() error {
 	err := w.control.SetWriteDeadline(time.Now().Add(w.timeout))
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -50,11 +50,11 @@ func (w *response) send() error {
 	return nil
 }
 
-// maxPending bounds what is gathered for one write.
+// maxPending bounds the buffer of one write.
 const maxPending = 64 << 10
 
-// serve streams a run to a reader who wants it from an index on; a negative one
-// counts from the end.
+// serve streams a run to a reader from an index on; a negative index counts from the
+// end.
 func (s *server) serve(w *response, r *http.Request, run string, from int64) error {
 	done, err := s.read(run)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *server) serve(w *response, r *http.Request, run string, from int64) err
 	return err
 }
 
-// streamHeader sets the header that all streams have.
+// streamHeader sets the common header of streams.
 func streamHeader(header http.Header) {
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-cache, no-transform")
@@ -109,7 +109,7 @@ func streamHeader(header http.Header) {
 	header.Set(headerVersion, "v1")
 }
 
-// streamInfo says how far the stream of a run is.
+// streamInfo returns the state of a run's stream.
 func (s *server) streamInfo(ctx context.Context, run string) (workflow.StreamInfo, error) {
 	all, err := s.client.Streams(ctx, run)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *server) streamInfo(ctx context.Context, run string) (workflow.StreamInf
 	return workflow.StreamInfo{Name: stream}, nil // nothing was said yet
 }
 
-// isOver reports whether a run says nothing more. It may not have ended yet.
+// isOver reports whether a run's answer is complete. The run may not have ended yet.
 func (s *server) isOver(ctx context.Context, run *workflow.RunInfo) (bool, error) {
 	if run.Status.Terminal() {
 		return true, nil
@@ -132,7 +132,7 @@ func (s *server) isOver(ctx context.Context, run *workflow.RunInfo) (bool, error
 	return info.Closed, err
 }
 
-// scan shows v the first n chunks.
+// scan passes the first n chunks to v.known.
 func (s *server) scan(ctx context.Context, v *view, run string, n int64) error {
 	if n == 0 {
 		return nil
@@ -159,7 +159,8 @@ func (s *server) value(chunk workflow.Chunk) []byte {
 	return raw
 }
 
-// follow writes the stream until it ends. length is how many chunks there are at least.
+// follow writes the stream until it ends. length is a lower bound of the number of
+// chunks.
 func (s *server) follow(ctx context.Context, w *response, v *view, run string, length int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	type item struct {
@@ -172,7 +173,7 @@ func (s *server) follow(ctx context.Context, w *response, v *view, run string, l
 		for range items { // until the reading has ended
 		}
 	}()
-	// Reading blocks, and silence must be broken: one goroutine reads.
+	// Reading blocks, but heartbeats must be sent: a goroutine of its own reads.
 	go func() {
 		defer close(items)
 		for chunk, err := range s.client.ReadChunks(ctx, run, stream, v.from) {
@@ -217,7 +218,7 @@ func (s *server) follow(ctx context.Context, w *response, v *view, run string, l
 	}
 }
 
-// end writes what follows the last of length chunks.
+// end writes the chunks that follow the last of length chunks.
 func (s *server) end(ctx context.Context, w *response, v *view, run string, length int64) error {
 	info, err := s.client.Get(ctx, run)
 	if err != nil {

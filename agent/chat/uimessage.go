@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/agent"
 )
 
-// UIMessage is a message as pages keep it. Source: the type UIMessage of the AI SDK,
-// versions 5 to 7.
+// UIMessage is a message in the form that pages store. Source: the type UIMessage of
+// the AI SDK, versions 5 to 7.
 type UIMessage struct {
 	ID       string          `json:"id"`
 	Role     agent.Role      `json:"role"` // system, user or assistant
@@ -18,10 +18,10 @@ type UIMessage struct {
 	Parts    []UIPart        `json:"parts"`
 }
 
-// UIPart is a piece of a UIMessage. Type says which fields count: text, reasoning,
+// UIPart is a piece of a UIMessage. Type says which fields apply: text, reasoning,
 // file, reasoning-file, custom, source-url, source-document, step-start,
-// steering-message, dynamic-tool, "tool-" and the tool's name, or "data-" and a name
-// of the program's own.
+// steering-message, dynamic-tool, "tool-" and the tool's name, or "data-" and a name of
+// the program's own.
 type UIPart struct {
 	Type string `json:"type"`
 	Text string `json:"text,omitempty"` // text, reasoning
@@ -35,7 +35,7 @@ type UIPart struct {
 
 	ProviderMetadata agent.Options `json:"providerMetadata,omitempty"`
 
-	// Tools.
+	// Parts of tools.
 	ToolCallID             string          `json:"toolCallId,omitempty"`
 	ToolName               string          `json:"toolName,omitempty"` // dynamic-tool
 	State                  ToolState       `json:"state,omitempty"`    // of others: streaming or done
@@ -49,7 +49,7 @@ type UIPart struct {
 	CallProviderMetadata   agent.Options   `json:"callProviderMetadata,omitempty"`
 	ResultProviderMetadata agent.Options   `json:"resultProviderMetadata,omitempty"`
 
-	// data- parts.
+	// Parts with data.
 	ID   string          `json:"id,omitempty"`
 	Data json.RawMessage `json:"data,omitempty"`
 
@@ -64,7 +64,7 @@ type UIApproval struct {
 	Signature string `json:"signature,omitempty"`
 }
 
-// ToolState is how far the call of a tool is.
+// ToolState is the state of a call of a tool.
 type ToolState string
 
 // The states of calls.
@@ -86,8 +86,8 @@ const (
 	prefixData      = "data-"
 )
 
-// readMessage reads a message. parts is how many parts there may still be; at says
-// where the message is.
+// readMessage reads a message. parts is how many parts the request may still have; at
+// is the message's place in the request.
 func readMessage(raw json.RawMessage, parts *int, at string) (UIMessage, error) {
 	type plain UIMessage
 	var w struct {
@@ -106,7 +106,8 @@ func readMessage(raw json.RawMessage, parts *int, at string) (UIMessage, error) 
 	return m, err
 }
 
-// readParts reads the parts of a message, or of a part of one, whose parts have none.
+// readParts reads the parts of a message, or of a part, whose parts cannot have parts
+// themselves.
 func readParts(raw json.RawMessage, left *int, at string, deeper bool) ([]UIPart, error) {
 	if isNull(raw) {
 		return nil, nil
@@ -141,8 +142,8 @@ func readParts(raw json.RawMessage, left *int, at string, deeper bool) ([]UIPart
 	return all, err
 }
 
-// elements calls f with each element of a JSON array, until f returns an error. null is
-// an array without any.
+// elements calls f with each element of a JSON array, until f returns an error. null
+// counts as an empty array.
 func elements(array json.RawMessage, f func(i int, raw json.RawMessage) error) error {
 	if isNull(array) {
 		return nil
@@ -171,7 +172,7 @@ func (p *UIPart) isTool() bool {
 	return p.Type == typeDynamicTool || strings.HasPrefix(p.Type, prefixTool)
 }
 
-// tool is the name of the tool.
+// tool returns the name of the tool.
 func (p *UIPart) tool() string {
 	if p.Type == typeDynamicTool {
 		return p.ToolName
@@ -193,7 +194,7 @@ func (m *UIMessage) check(at string) error {
 	return nil
 }
 
-// checkTool reports what a call of a tool lacks.
+// checkTool reports missing fields of a call of a tool.
 func (p *UIPart) checkTool(at string) error {
 	switch {
 	case p.ToolCallID == "":
@@ -218,5 +219,5 @@ func (p *UIPart) checkTool(at string) error {
 	return nil
 }
 
-// isNull reports whether a value is not there, or null.
+// isNull reports whether a value is missing, or null.
 func isNull(v json.RawMessage) bool { return len(v) == 0 || string(v) == "null" }

@@ -21,7 +21,7 @@ var (
 	chunkFailed    = []byte(`{"type":"error","errorText":"The answer could not be finished."}`)
 )
 
-// head is what a view looks at in a chunk.
+// head has the members of a chunk that a view reads.
 type head struct {
 	Type   agent.ChunkType `json:"type"`
 	ID     string          `json:"id"`
@@ -40,14 +40,16 @@ type span struct{ begin, end int64 }
 
 func (s span) has(i int64) bool { return s.begin <= i && i < s.end }
 
-// view is a stream as one reader gets it: one chunk for each chunk, at the same index,
-// with the text of a step that was retried told apart (agent.StreamName). The caller
-// first calls known with the chunks that are on the stream already, from the first one
-// on, and then next with the chunks that the reader gets.
+// view is a stream as one reader gets it. Each chunk of the stream becomes a chunk at
+// the same index, and the text of the failed attempts of a retried step is replaced
+// (agent.StreamName). The caller first calls known with the chunks that are on the
+// stream already, from the first one on, and then next with the chunks that the reader
+// gets.
 type view struct {
 	reset bool // the reader knows the chunk reset-step
 	from  int64
-	// resumes says that the reader has all before from; else it has nothing.
+	// resumes says that the reader has received all chunks before from; otherwise it
+	// has none.
 	resumes bool
 
 	starts map[string]int64 // where steps began, by id
@@ -68,7 +70,7 @@ func newView(from int64, resumes, reset bool) *view {
 	return v
 }
 
-// known takes note of a chunk that was there before the reader.
+// known records a chunk that was on the stream before the reader.
 func (v *view) known(i int64, chunk []byte) {
 	h, ok := headOf(chunk)
 	if !ok {
@@ -93,8 +95,8 @@ func (v *view) known(i int64, chunk []byte) {
 	}
 }
 
-// note takes note of where steps begin and answers end. It reports whether a step
-// begins again, and where it did first.
+// note records where steps begin and answers end. It reports whether a step begins
+// again, and where it began first.
 func (v *view) note(i int64, h head) (first int64, again bool) {
 	switch h.Type {
 	case agent.ChunkFinish, agent.ChunkAbort, agent.ChunkError:
@@ -120,8 +122,8 @@ func (v *view) note(i int64, h head) (first int64, again bool) {
 	return first, again
 }
 
-// partOf names the part of a message that a chunk is about, with whether it begins or
-// ends it; "" if it is about none.
+// partOf returns the part of a message that a chunk belongs to, and whether the chunk
+// begins or ends the part; "" if the chunk belongs to no part.
 func partOf(h head) (part string, begins, ends bool) {
 	switch h.Type {
 	case agent.ChunkTextStart, agent.ChunkTextDelta, agent.ChunkTextEnd:
@@ -137,7 +139,8 @@ func partOf(h head) (part string, begins, ends bool) {
 	return "", false, false
 }
 
-// next returns what the reader gets for a chunk. Chunks come in order, from v.from on.
+// next returns the reader's chunk for a chunk of the stream. Chunks come in order,
+// from v.from on.
 func (v *view) next(i int64, chunk []byte) []byte {
 	h, ok := headOf(chunk)
 	if !ok {
@@ -183,8 +186,8 @@ func (v *view) next(i int64, chunk []byte) []byte {
 	return chunk
 }
 
-// rest is what follows the last chunk of a stream that has ended, for clients wait for
-// a finish, and would ask again and again.
+// rest returns the chunks to add to a stream that has ended: clients wait for a
+// finish, and would otherwise reconnect for ever.
 func (v *view) rest(status workflow.Status) [][]byte {
 	var rest [][]byte
 	_, finished := v.ends[agent.ChunkFinish]

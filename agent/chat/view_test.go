@@ -115,8 +115,8 @@ func TestView_AnyCut(t *testing.T) {
 	}
 }
 
-// randomAnswer is the chunks of a run whose steps are tried again, and those that it
-// would have without that.
+// randomAnswer returns the chunks of a run whose steps are retried, and the chunks
+// of the same run without retries.
 func randomAnswer(r *rand.Rand) (chunks, clean []string) {
 	add := func(c string) { chunks, clean = append(chunks, c), append(clean, c) }
 	add(`{"type":"start","messageId":"a"}`)

@@ -10,12 +10,12 @@ import (
 	"github.com/cayhq/cay/workflow/durable"
 )
 
-// Bounds of what a model is told and may ask for.
+// The limits of a model's requests and results.
 const (
-	// MaxOutput is how much of each stream of a command the model is shown, in bytes:
-	// the newest.
+	// MaxOutput is how much of each stream of a command the model gets, in bytes: the
+	// newest output.
 	MaxOutput = 16 << 10
-	// MaxRead is how much of a file the model is shown at once, in bytes.
+	// MaxRead is how much of a file the model gets at once, in bytes.
 	MaxRead = 64 << 10
 	// MaxWrite bounds the files of one call, in bytes and in number.
 	MaxWrite      = 4 << 20
@@ -24,17 +24,17 @@ const (
 	maxCommands = 32
 )
 
-// Options say what a Box may do.
+// Options say how a Box creates its sandbox, and which tools it has.
 type Options struct {
-	// Sandbox is how sandboxes are made. Its Network is the zero Network, all of the
-	// internet, unless it says otherwise; its Timeout, which bounds the sandbox should
-	// nobody go on with the run, is an hour if it is 0. With Sandbox.Ports the model
-	// gets a tool for their addresses.
+	// Sandbox has the parameters of new sandboxes. A zero Network means all of the
+	// internet. A Timeout of 0 means an hour; it ends the sandbox if the run is never
+	// continued. With Sandbox.Ports the model gets a tool for the URLs of the ports.
 	Sandbox sandbox.CreateParams
-	// CommandTimeout bounds one command that is waited for: 10 minutes if it is 0.
+	// CommandTimeout bounds a command that the model waits for. 0 means 10 minutes.
 	CommandTimeout time.Duration
-	// Snapshots gives the model a tool that saves the sandbox's files, for the program
-	// to make others of (Box.Snapshots). They are not deleted by Close.
+	// Snapshots gives the model a tool that saves the sandbox's files, so that the
+	// program can start other sandboxes from them (Box.Snapshots). Close does not
+	// delete the snapshots.
 	Snapshots bool
 }
 
@@ -47,7 +47,7 @@ type Box struct {
 	saved    []string
 }
 
-// New returns a Box without a sandbox. It is no step.
+// New returns a Box without a sandbox. New is not a step.
 func New(o Options) *Box {
 	if o.Sandbox.Timeout == 0 {
 		o.Sandbox.Timeout = sandbox.Duration(time.Hour)
@@ -74,12 +74,12 @@ func (b *Box) Handle(ctx workflow.Context) (*durable.Handle, error) {
 	return h, err
 }
 
-// Snapshots are the ids of the snapshots the model has saved.
+// Snapshots returns the ids of the snapshots that the model has saved.
 func (b *Box) Snapshots() []string { return b.saved }
 
-// Close deletes the sandbox. It may be repeated, and used again: the next call
-// makes a new one. Pass it workflow.WithoutCancel(ctx), or a run that is cancelled
-// leaves the sandbox to its timeout.
+// Close deletes the sandbox. It can be called repeatedly, and the Box used again: the
+// next call creates a new sandbox. Pass workflow.WithoutCancel(ctx), or a run that is
+// cancelled leaves the sandbox to its timeout.
 func (b *Box) Close(ctx workflow.Context) error {
 	if b.created == nil {
 		return nil
@@ -99,8 +99,8 @@ func (b *Box) Close(ctx workflow.Context) error {
 	return nil
 }
 
-// hasEnded reports whether the error says that the sandbox is there no more, as
-// when its time was over.
+// hasEnded reports whether the error means that the sandbox does not exist any more,
+// for example because its timeout has passed.
 func hasEnded(err error) bool {
 	for _, code := range []cay.Code{cay.Stopped, cay.NotFound} {
 		if errors.Is(err, &cay.Error{Code: code}) {

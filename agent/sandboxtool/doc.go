@@ -9,8 +9,8 @@
 //	defer func() { err = errors.Join(err, box.Close(workflow.WithoutCancel(ctx))) }()
 //	coder := agent.New(agent.Config{Model: model, Instructions: "...", Tools: box.Tools()})
 //
-// A Box belongs to one run. Everything it does is a step (package workflow/durable),
-// so after a crash the run goes on in the same sandbox, and a command that was
-// running is found again. Close deletes what there is: deferred as above, no
+// A Box belongs to one run. All its operations are steps (package workflow/durable),
+// so after a crash the run continues in the same sandbox, and finds its running
+// commands again. Close deletes the sandbox: with Close deferred as above, no
 // sandbox outlives its run.
 package sandboxtool

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/workflow/durable"
 )
 
-// Tools are the tools of the Box, for one agent or several: run_command,
+// Tools returns the tools of the Box, for one agent or several: run_command,
 // read_output, stop_command, write_files, read_file, create_sandbox and
 // delete_sandbox; with ports, preview_url; with Options.Snapshots, save_snapshot.
 func (b *Box) Tools() []agent.Tool {
@@ -42,7 +42,7 @@ func (b *Box) Tools() []agent.Tool {
 
 type nothing struct{}
 
-// Machine is what the model is told of a sandbox.
+// Machine describes a sandbox to the model.
 type Machine struct {
 	ID      string `json:"sandbox_id"`
 	Runtime string `json:"runtime,omitempty"`
@@ -61,7 +61,7 @@ func (b *Box) create(ctx workflow.Context, _ nothing) (Machine, error) {
 	return Machine{ID: s.ID, Runtime: s.Runtime, WorkDir: s.WorkDir}, nil
 }
 
-// lost forgets the sandbox if the error says that it is gone.
+// lost forgets the sandbox if the error means that it does not exist any more.
 func (b *Box) lost(err error) error {
 	if err == nil {
 		return nil
@@ -91,7 +91,7 @@ type RunOutput struct {
 	ExitCode  int    `json:"exit_code"`
 	Stdout    string `json:"stdout"`
 	Stderr    string `json:"stderr"`
-	// Truncated says that the beginnings are missing.
+	// Truncated says that the beginning of Stdout or Stderr is missing.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
@@ -131,7 +131,7 @@ func (b *Box) run(ctx workflow.Context, in RunInput) (RunOutput, error) {
 	return out, nil
 }
 
-// shown is what a model is told of a result.
+// shown returns a result in the form for the model.
 func shown(r *sandbox.Result) RunOutput {
 	out := RunOutput{ExitCode: r.Exit.Code, Truncated: r.Truncated}
 	for _, s := range []struct {
@@ -147,7 +147,7 @@ func shown(r *sandbox.Result) RunOutput {
 	return out
 }
 
-// CommandInput names a command in the background.
+// CommandInput names a background command.
 type CommandInput struct {
 	CommandID string `json:"command_id"`
 }
@@ -257,7 +257,7 @@ func (b *Box) read(ctx workflow.Context, in ReadInput) (ReadOutput, error) {
 	if in.Offset < 0 {
 		return ReadOutput{}, cay.Errorf(cay.Invalid, "offset %d is below 0", in.Offset)
 	}
-	// Not Handle.ReadFile: each part would bring the whole file into the run's log.
+	// Handle.ReadFile would write the whole file into the run's log for each part.
 	result, err := h.Run(ctx, sandbox.CommandParams{
 		Argv: []string{"sh", "-c", readPart, "sh", in.Path, strconv.Itoa(in.Offset + 1), strconv.Itoa(MaxRead + utf8.UTFMax)}, Timeout: sandbox.Duration(b.o.CommandTimeout),
 	})
@@ -333,7 +333,7 @@ func (b *Box) snapshot(ctx workflow.Context, _ nothing) (Saved, error) {
 	return Saved{ID: s.ID}, nil
 }
 
-// Removed says that a sandbox is gone.
+// Removed says that a sandbox was deleted.
 type Removed struct {
 	Deleted bool `json:"deleted"`
 }

@@ -1,5 +1,5 @@
-// Package trace reports what agents do as OpenTelemetry spans, by the conventions for
-// generative AI, beside what workflow/trace reports of the runs they work in:
+// Package trace reports the work of agents as OpenTelemetry spans, by the conventions
+// for generative AI, in addition to the spans of workflow/trace for runs and steps:
 //
 //	provider := sdktrace.NewTracerProvider(sdktrace.WithIDGenerator(trace.IDs()), ...)
 //	worker := workflow.NewWorker(client, workflow.WorkerConfig{
@@ -7,16 +7,17 @@
 //		Observer:    trace.New(provider),
 //	})
 //
-// A Call of an agent is a span "invoke_agent NAME" in that of the run, or in that of
-// the agent whose tool it is. In it are "chat MODEL" for each attempt to ask the
-// model, and "execute_tool NAME" for each attempt of a tool; they are linked to the
-// spans of the steps that make them. As a Call may outlive processes, its span is
-// reported when it ends; its id follows from the run's, so what is reported twice
-// after a crash is one span.
+// A Call of an agent is a span "invoke_agent NAME" in the span of the run, or in the
+// span of the agent that calls it as a tool. Its children are a span "chat MODEL" for
+// each attempt to ask the model, and a span "execute_tool NAME" for each attempt of a
+// tool; they are linked to the spans of the steps that make them. A Call may outlive
+// processes, so its span is reported when the Call ends. The span's id is derived
+// from the run's, so a span that is reported twice after a crash is still one span.
 //
-// Spans have names, ids, tokens, costs and the codes of errors, and nothing of what is
-// said: neither prompts, nor answers, nor inputs and outputs of tools, nor the words
-// of errors. (The spans of steps, of workflow/trace, have the words of errors.)
+// Spans have names, ids, tokens, costs and the codes of errors, and nothing of the
+// conversation: neither prompts, nor answers, nor inputs and outputs of tools, nor
+// the texts of errors. (The spans of steps, of workflow/trace, have the texts of
+// errors.)
 package trace
 
 import (
@@ -31,7 +32,7 @@ import (
 	"github.com/cayhq/cay/workflow/trace"
 )
 
-// Observer reports spans of runs and of agents. Make it with New.
+// Observer reports spans of runs and of agents. Make an Observer with New.
 type Observer struct{ *trace.Observer }
 
 var (
@@ -42,10 +43,10 @@ var (
 // New returns an Observer for a provider whose ids are made by IDs.
 func New(p oteltrace.TracerProvider) *Observer { return &Observer{trace.New(p)} }
 
-// IDs is that of workflow/trace.
+// IDs returns the generator of workflow/trace.
 func IDs() trace.Generator { return trace.IDs() }
 
-// The keys of parts of runs.
+// The keys of the parts of runs that have spans.
 func workKey(id string) string         { return "agent " + id }
 func toolKey(work, call string) string { return "tool " + work + " " + call }
 

@@ -1,6 +1,6 @@
 // Command opponents runs other durable workflow engines for Go under the suite
-// "workflow" of cay bench. It is a module of its own, so that cay does not depend
-// on the other engines.
+// "workflow" of cay bench. The command is in a separate module, so that cay does
+// not depend on the other engines.
 //
 //	opponents dbos|go-workflows -store sqlite|postgres -at PATH|DSN [-full]
 //
