@@ -13,7 +13,7 @@ type Host struct {
 	Version   string    `json:"version"` // of cay
 	StartedAt time.Time `json:"started_at"`
 	UptimeMS  int64     `json:"uptime_ms"` // of the daemon
-	ReadAt    time.Time `json:"read_at"`   // what follows; at most a second ago
+	ReadAt    time.Time `json:"read_at"`   // time of the values below; at most a second ago
 
 	CPUs float64 `json:"cpus"`
 	// Load is the average number of tasks that ran or were runnable in the last 1, 5 and 15
@@ -25,7 +25,7 @@ type Host struct {
 	CPUWindowMS int64    `json:"cpu_window_ms"`
 
 	MemoryTotalBytes     int64 `json:"memory_total_bytes"`
-	MemoryAvailableBytes int64 `json:"memory_available_bytes"` // what programs can have without others losing it
+	MemoryAvailableBytes int64 `json:"memory_available_bytes"` // available to programs without taking memory from others
 	// The space of the disk with the daemon's data; free is the space that the daemon can
 	// use.
 	DiskTotalBytes    int64 `json:"disk_total_bytes"`

@@ -63,7 +63,7 @@ const (
 	StepTool   = "tool."
 	StepOutput = "agent.output" // writes what a tool returned
 	StepFinish = "agent.finish" // writes the chunk finish, and closes the stream
-	StepFail   = "agent.fail"   // writes why there is none
+	StepFail   = "agent.fail"   // writes why there is no answer
 	StepClose  = "agent.close"
 )
 

@@ -183,7 +183,7 @@ func (b *builder) block(p *Piece) (*strings.Builder, error) {
 		if part.Options == nil {
 			part.Options = make(Options)
 		}
-		part.Options[name] = v // a later one has all there were
+		part.Options[name] = v // later metadata includes the earlier ones
 	}
 	return b.texts[i], nil
 }
@@ -245,7 +245,7 @@ func (b *builder) call(p *Piece) ([]Chunk, error) {
 			b.Invalid = make(map[string]string)
 		}
 		b.Invalid[id] = problem.Error()
-		return nil, nil // what people see depends on whether it is mended
+		return nil, nil // the chunk depends on whether the call is repaired
 	}
 	return []Chunk{{
 		Type: ChunkToolInputAvailable, ToolCallID: id, ToolName: p.ToolName, Input: input,

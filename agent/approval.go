@@ -13,7 +13,7 @@ import (
 type Approval struct {
 	Approved bool   `json:"approved"`
 	Reason   string `json:"reason,omitempty"` // told to the model if it is not
-	By       string `json:"by,omitempty"`     // who answers, for the log
+	By       string `json:"by,omitempty"`     // the person who answers, for the log
 	// Signature is made by ApprovalQuestion.Sign, for agents that require it.
 	Signature string `json:"signature,omitempty"`
 }

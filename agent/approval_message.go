@@ -95,7 +95,7 @@ func replies(messages []Message) ([]reply, error) {
 			r := reply{call: call, id: p.ApprovalID, approved: p.Approved, reason: p.Reason, signature: question.Signature, at: at}
 			if same := slices.IndexFunc(all, func(o reply) bool { return o.call.ID == call.ID }); same < 0 {
 				all = append(all, r)
-			} else if !r.approved { // who says both has not approved
+			} else if !r.approved { // an answer that says both counts as a denial
 				r.at = all[same].at
 				all[same] = r
 			}

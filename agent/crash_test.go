@@ -97,7 +97,7 @@ func (m *mortal) commit(send func(done func(error)), done func(error)) {
 		send(done)
 		return
 	case point%2 == 0:
-		send(nil) // who sent it will not know
+		send(nil) // the sender gets no confirmation
 	}
 	m.dead = true
 	go func() {

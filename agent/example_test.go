@@ -50,7 +50,7 @@ func Example() {
 	})
 	definition := assistant.Workflow()
 
-	models := script( // of a model that is not there
+	models := script( // the script of a fake model
 		wants([3]string{"1", "weather", `{"city": "Oslo"}`}),
 		says("Take an umbrella."),
 	)

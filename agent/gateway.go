@@ -166,7 +166,7 @@ func (g *Gateway) request(ctx context.Context, call *ModelCall) (*http.Request, 
 // tagsIn counts the tags in a call's own options.
 func tagsIn(o Options) int {
 	var own struct{ Tags []json.RawMessage }
-	_ = json.Unmarshal(o["gateway"], &own) // what is wrong with it the gateway says
+	_ = json.Unmarshal(o["gateway"], &own) // the gateway reports invalid options
 	return len(own.Tags)
 }
 

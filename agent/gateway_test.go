@@ -243,7 +243,7 @@ func TestGateway_Answers(t *testing.T) {
 					w.Header().Set(name, value)
 				}
 				w.WriteHeader(max(c.status, 200) % 1000)
-				_, _ = io.WriteString(w, c.body) // whoever has read enough leaves
+				_, _ = io.WriteString(w, c.body) // the client leaves when it has read enough
 			}))
 			defer server.Close()
 			g := &agent.Gateway{URL: server.URL, Key: "key"}

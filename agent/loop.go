@@ -71,9 +71,9 @@ type loop struct {
 
 	messageID string
 	messages  []Message // the conversation so far
-	added     int       // how many of them are ours
+	added     int       // how many messages this Call has added
 	steps     []StepResult
-	usage     Usage     // with that of agents that are tools
+	usage     Usage     // including agents called as tools
 	progress  *progress // if the agent is a tool that people see at work; else nil
 	work      Work
 }

@@ -38,8 +38,8 @@ type Piece struct {
 
 	ToolName   string
 	ByProvider bool            // the provider runs the tool itself
-	Dynamic    bool            // it was not among those of the call
-	Input      string          // what the model wrote as input, which may be no JSON
+	Dynamic    bool            // the tool was not offered in the ModelCall
+	Input      string          // as the model wrote it; may be invalid JSON
 	Result     json.RawMessage // of a tool the provider has run
 	IsError    bool            // so Result is an error
 	// Preliminary says that a further Result will replace this one.
@@ -52,7 +52,7 @@ type Piece struct {
 
 	Warnings   []string
 	ResponseID string
-	Model      string // as its provider calls it
+	Model      string // the provider's name of the model
 
 	Reason FinishReason
 	Usage  Usage

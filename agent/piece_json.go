@@ -78,7 +78,7 @@ func readPiece(data []byte) (*Piece, error) {
 	p := &Piece{Type: w.Type, ID: w.ID, Metadata: w.Metadata}
 	ours := metadata{}
 	if raw, ok := p.Metadata[us]; ok {
-		_ = json.Unmarshal(raw, &ours) // what is not there is not known
+		_ = json.Unmarshal(raw, &ours) // unreadable metadata is left out
 		delete(p.Metadata, us)
 	}
 	p.GenerationID = ours.GenerationID
@@ -157,7 +157,7 @@ func readReason(raw json.RawMessage) FinishReason {
 	var word FinishReason
 	if json.Unmarshal(raw, &word) != nil {
 		var both struct{ Unified FinishReason }
-		_ = json.Unmarshal(raw, &both) // what is neither is no reason we know
+		_ = json.Unmarshal(raw, &both) // other forms give an unknown reason
 		word = both.Unified
 	}
 	switch word {

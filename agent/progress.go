@@ -24,7 +24,7 @@ type progress struct {
 	// below in all of them.
 	above *progress
 	mu    *sync.Mutex
-	done  []progressPart // of steps before this one
+	done  []progressPart // parts of completed steps
 	now   []progressPart
 	below map[string]*progress // by their calls
 }

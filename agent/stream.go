@@ -90,7 +90,7 @@ func end(ctx workflow.Context, step string, closes bool, chunks ...Chunk) error 
 		if closes {
 			err := stream.End(chunks...)
 			if errors.Is(err, &cay.Error{Code: cay.Conflict}) {
-				err = nil // an attempt before this one did it
+				err = nil // an earlier attempt has closed it
 			}
 			return none{}, err
 		}

@@ -22,18 +22,18 @@ type Tool struct {
 	step func(ctx context.Context, input json.RawMessage) (outcome, error)
 	code func(ctx workflow.Context, c calling) (outcome, error)
 
-	in, out reflect.Type // of its function; nil where there is none
+	in, out reflect.Type // the types of its function; nil without a function
 	steps   []workflow.StepOption
 	asks    func(input json.RawMessage) (bool, error) // whether a person is asked before
-	tell    func(value any) Output                    // what the model is told; nil for its JSON
-	agent   bool                                      // it is one: see AsTool
+	tell    func(value any) Output                    // converts a result for the model; nil: as JSON
+	agent   bool                                      // the tool is an agent: see AsTool
 	quiet   bool                                      // and nobody sees it at work
 }
 
 // calling is a call of a tool that is workflow code.
 type calling struct {
 	ToolCall
-	in       string    // ID of the Work of who calls it
+	in       string    // ID of the caller's Work
 	progress *progress // of an agent that people see at work; else nil
 }
 

@@ -25,7 +25,7 @@ type Work struct {
 // ToolWork describes a call of a workflow tool that has ended. Observers get it like
 // Work.
 type ToolWork struct {
-	Work         string // ID of that of the agent
+	Work         string // ID of the calling agent's Work
 	Call, Tool   string
 	Begun, Ended time.Time
 	Failed       string

@@ -55,7 +55,7 @@ func (r Row) Rate() bool { return strings.HasSuffix(r.Unit, "/s") }
 
 // Probe is work to measure.
 type Probe struct {
-	Rows     []Row // what a sample has values for, in order
+	Rows     []Row // the rows that a sample has values for, in order
 	N        int   // samples, unless the user asks for another number
 	Warmup   int   // samples before those, which do not count
 	Subjects []Subject

@@ -35,7 +35,7 @@ func postgresBinaries() (string, error) {
 		return "", err
 	}
 	version := func(dir string) int {
-		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // what is no number comes last
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // other names come last
 		return n
 	}
 	slices.SortFunc(dirs, func(a, b string) int { return version(b) - version(a) })

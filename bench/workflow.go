@@ -15,7 +15,7 @@ type WorkflowOptions struct {
 	// Program is argv of a program that calls ServeWorkflows with the arguments that
 	// are added.
 	Program []string
-	Daemon  *Daemon // whose worker is measured, too; nil: it is not
+	Daemon  *Daemon // its worker is measured, too; nil: it is not
 	// Opponents is the program of other engines; see bench/opponents. Empty: none.
 	// NoOpponents says why there is none.
 	Opponents, NoOpponents string

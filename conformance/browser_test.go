@@ -65,7 +65,7 @@ func TestPreview_Browser(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := bufio.NewReader(log)
-	if line, err := says.ReadString('\n'); err != nil { // it says so when it listens
+	if line, err := says.ReadString('\n'); err != nil { // printed when it listens
 		t.Fatalf("the server said %q, %v", line, err)
 	}
 

@@ -19,8 +19,8 @@ type RequestBody struct {
 type Body struct {
 	ContentType string `json:"content_type"`
 	Text        string `json:"text"`
-	Size        int64  `json:"size"`          // of all of it, as it was, in bytes
-	Cut         bool   `json:"cut,omitempty"` // there was more of it
+	Size        int64  `json:"size"`          // in bytes, of the whole original body
+	Cut         bool   `json:"cut,omitempty"` // Text is only the beginning
 	// Assembled says that Text is not the stream, but the concatenated texts of its
 	// events, because a redacted part was spread over several events.
 	Assembled bool `json:"assembled,omitempty"`
@@ -31,7 +31,7 @@ type Body struct {
 // The states of a request's bodies in Request.Capture.
 const (
 	CaptureKept    = "kept"
-	CaptureDropped = "dropped" // they were to be kept, and there was no room
+	CaptureDropped = "dropped" // they were to be kept, but space ran out
 	// The bodies are not there, or never were: deleted, expired, evicted as the oldest
 	// when space ran out, or not yet written when the daemon died.
 	CaptureGone = "gone"

@@ -35,7 +35,7 @@ type Key struct {
 	Secret string `json:"secret,omitempty"`
 
 	KeyScope
-	Tags       []string   `json:"tags,omitempty"` // added to those of its requests
+	Tags       []string   `json:"tags,omitempty"` // added to the tags of its requests
 	Disabled   bool       `json:"disabled,omitempty"`
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
@@ -189,7 +189,7 @@ type Request struct {
 	User       string   `json:"user,omitempty"`
 	Tags       []string `json:"tags,omitempty"`
 	Session    string   `json:"session,omitempty"`
-	Deployment string   `json:"deployment,omitempty"` // what AI SDK clients say of where they run
+	Deployment string   `json:"deployment,omitempty"` // the deployment that AI SDK clients report
 	App        string   `json:"app,omitempty"`        // from the headers x-title and http-referer
 
 	// Surface is the protocol that the client used: chatcompletions, responses,
@@ -256,7 +256,7 @@ type Attempt struct {
 	BYOK          bool      `json:"byok,omitempty"`
 	StartedAt     time.Time `json:"started_at"`
 	Latency       Millis    `json:"latency_ms"`
-	Status        int       `json:"status,omitempty"` // HTTP status; 0 if there was none
+	Status        int       `json:"status,omitempty"` // HTTP status; 0 without an answer
 	OK            bool      `json:"ok"`
 	Error         string    `json:"error,omitempty"`
 	ResponseID    string    `json:"response_id,omitempty"`
@@ -342,7 +342,7 @@ type Endpoint struct {
 	Quantization  string `json:"quantization,omitempty"`
 	ZeroRetention bool   `json:"zero_retention,omitempty"`
 	NoTraining    bool   `json:"no_training,omitempty"`
-	Configured    bool   `json:"configured"` // there is a credential for it
+	Configured    bool   `json:"configured"` // the gateway has a credential for it
 	Health        Health `json:"health"`
 }
 

@@ -98,16 +98,16 @@ type ProviderParams struct {
 	// request of their project has made: allow, or refuse, which is the default.
 	ForeignIDs string            `json:"foreign_ids,omitempty"`
 	Unlisted   *bool             `json:"unlisted,omitempty"` // models no catalogue knows may be called
-	Discover   *bool             `json:"discover,omitempty"` // it is asked for its models
+	Discover   *bool             `json:"discover,omitempty"` // ask the provider for its models
 	Models     map[string]string `json:"models,omitempty"`   // its names of models, by ours
-	Price      *ListPrice        `json:"price,omitempty"`    // of models that have none of their own
+	Price      *ListPrice        `json:"price,omitempty"`    // for models without a price of their own
 }
 
 // ProviderKey is a key of a provider that has several.
 type ProviderKey struct {
 	Name          string `json:"name,omitempty"` // empty: key-1, key-2...
 	Key           string `json:"key,omitempty"`
-	ZeroRetention bool   `json:"zero_retention,omitempty"` // its account has agreed that nothing is kept
+	ZeroRetention bool   `json:"zero_retention,omitempty"` // the key's account has an agreement that nothing is kept
 }
 
 // AWSKeys are keys of Amazon Web Services.

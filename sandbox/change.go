@@ -19,7 +19,7 @@ const (
 	// list of sandboxes after Ready, and then applies the changes, knows the state
 	// of every sandbox.
 	Ready   ChangeType = "ready"
-	Changed ChangeType = "changed" // Sandbox is as it is now
+	Changed ChangeType = "changed" // Sandbox is the current state
 	Deleted ChangeType = "deleted" // there is no sandbox ID any more
 	// Missed: changes came faster than the caller read them, and some are not
 	// reported. Read the list again.

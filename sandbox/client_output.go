@@ -78,7 +78,7 @@ type output struct {
 	reached int64  // the furthest cursor
 	tries   int    // failed attempts since that was reached
 	asleep  bool   // the sandbox was hibernated, for all that is known
-	end     error  // what Next returns from now on
+	end     error  // the error of all further calls of Next
 
 	mu     sync.Mutex // guards what follows: Close comes from anywhere
 	in     *stream    // nil while not connected

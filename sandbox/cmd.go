@@ -122,7 +122,7 @@ func (c *Cmd) Start() error {
 	}
 	c.wg.Go(func() {
 		c.outputErr = c.copyOutput(out)
-		stop() // nobody reads what Stdin has left
+		stop() // the rest of Stdin is not read
 	})
 	return nil
 }

@@ -140,7 +140,7 @@ func (p *packer) pack(name, rel string, fi fs.FileInfo) error {
 	if fi.IsDir() {
 		hdr.Name += "/"
 	}
-	hdr.Format = tar.FormatPAX // others have no fractions of seconds
+	hdr.Format = tar.FormatPAX // only PAX has fractions of seconds
 	hdr.AccessTime, hdr.ChangeTime = time.Time{}, time.Time{}
 	hdr.Uid, hdr.Gid, hdr.Uname, hdr.Gname = 0, 0, "", "" // names here mean nothing there
 	if !fi.Mode().IsRegular() {

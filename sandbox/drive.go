@@ -11,7 +11,7 @@ type Drive struct {
 	TeamID    string `json:"team_id"`
 	ProjectID string `json:"project_id"`
 	MaxMB     int64  `json:"max_mb"`     // MiB it may hold
-	SizeBytes int64  `json:"size_bytes"` // of what was last saved
+	SizeBytes int64  `json:"size_bytes"` // of the last saved content
 	// SandboxID and SandboxName identify the sandbox that has mounted the drive
 	// read-write; empty if no sandbox has.
 	SandboxID   string            `json:"sandbox_id,omitempty"`

@@ -25,7 +25,7 @@ type CommandChange struct {
 	// Type is Ready or Changed. First come the existing commands, the oldest first, then
 	// Ready, and then the changes.
 	Type    ChangeType `json:"type"`
-	Command *Command   `json:"command,omitempty"` // as it is now, with Changed
+	Command *Command   `json:"command,omitempty"` // its current state, with Changed
 }
 
 // CommandWatch reports the commands of a sandbox's session as they start and exit.

@@ -65,7 +65,7 @@ func (p ForkParams) Validate() error {
 // checkMachine checks the sizes of a machine, except nil ones.
 func checkMachine(vcpus *float64, memoryMB *int64, timeout *Duration) error {
 	switch {
-	case vcpus != nil && !(*vcpus >= 0.1 && *vcpus <= 64): // so that NaN is refused
+	case vcpus != nil && !(*vcpus >= 0.1 && *vcpus <= 64): // this form refuses NaN
 		return invalid("vcpus %v is not 0.1 to 64", *vcpus)
 	case memoryMB != nil && *memoryMB < 128:
 		return invalid("memory_mb %d is less than 128", *memoryMB)

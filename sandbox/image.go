@@ -6,7 +6,7 @@ import "time"
 type Image struct {
 	Digest    string      `json:"digest"`              // "sha256:..." of its content; two equal images have one
 	Refs      []string    `json:"refs"`                // names it is known by, to the caller
-	TeamRefs  []string    `json:"team_refs,omitempty"` // those of them that only the caller's team knows
+	TeamRefs  []string    `json:"team_refs,omitempty"` // names that belong to the caller's team alone
 	Source    string      `json:"source"`              // "oci", "import", "debian", "runtime", "snapshot"
 	Arch      string      `json:"arch"`                // "amd64", "arm64"
 	SizeBytes int64       `json:"size_bytes"`          // on disk
@@ -65,5 +65,5 @@ type ImageGCParams struct {
 type ImageGC struct {
 	Removed    int     `json:"removed"`     // images
 	FreedBytes int64   `json:"freed_bytes"` // on disk, also of what is no image: downloads that were given up, old files of cay's own
-	Images     []Image `json:"images"`      // those that are removed; they have no names any more
+	Images     []Image `json:"images"`      // the deleted images, which have no names any more
 }

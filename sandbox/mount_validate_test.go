@@ -18,7 +18,7 @@ func TestMounts_Validate(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		mounts []sandbox.Mount
-		says   []string // of the error; none: it is valid
+		says   []string // parts of the error; empty: valid
 	}{
 		"none":             {nil, nil},
 		"one":              {at("/data"), nil},

@@ -179,7 +179,7 @@ type Flow struct {
 	Status   int    `json:"status,omitempty"` // of the HTTP response the guest got
 
 	Verdict Verdict `json:"verdict"`
-	Rule    string  `json:"rule"`             // what decided, as `allow "*.example.com"`
+	Rule    string  `json:"rule"`             // the rule that decided, as `allow "*.example.com"`
 	Reason  string  `json:"reason,omitempty"` // a sentence, for what is not allowed
 
 	Open         bool     `json:"open,omitempty"`

@@ -152,7 +152,7 @@ func (c *Client) ServeOutbound(ctx context.Context, ref string, h OutboundHandle
 	if err != nil {
 		return err
 	}
-	defer w.Close() // its error would be one of a handler that ends
+	defer w.Close() // an error of closing would only report the end
 	if ready != nil {
 		ready()
 	}

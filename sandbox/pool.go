@@ -13,7 +13,7 @@ type Pool struct {
 	Ready    int     `json:"ready"`    // how many wait
 	Starting int     `json:"starting"` // how many are on their way
 	Claims   int64   `json:"claims"`   // sandboxes that came from it, since the daemon started
-	Misses   int64   `json:"misses"`   // and those that could have, had it not been empty
+	Misses   int64   `json:"misses"`   // sandboxes that found the pool empty
 	// Problem is why the last machine did not start; empty if the start
 	// succeeded.
 	Problem string `json:"problem,omitempty"`

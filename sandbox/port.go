@@ -10,7 +10,7 @@ type PortAccess string
 
 const (
 	Public  PortAccess = "public"  // whoever has its URL
-	Private PortAccess = "private" // who has a link made by CreateLink, or a cookie from one
+	Private PortAccess = "private" // needs a link made by CreateLink, or a cookie from a link
 )
 
 // PortParams declares a port that the guest serves HTTP on.

@@ -39,7 +39,7 @@ type Snapshot struct {
 	Automatic bool `json:"automatic"`
 
 	ParentID    string `json:"parent_id,omitempty"`
-	SandboxID   string `json:"sandbox_id,omitempty"` // it is of; empty: imported
+	SandboxID   string `json:"sandbox_id,omitempty"` // its sandbox; empty: imported
 	SandboxName string `json:"sandbox_name,omitempty"`
 	SessionID   string `json:"session_id,omitempty"`
 
@@ -54,7 +54,7 @@ type Snapshot struct {
 	// Annotations are the annotations that the sandbox had. An exported file does not
 	// have them.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	Build       string            `json:"build"`      // version of cay that made it
+	Build       string            `json:"build"`      // the version of cay that made it
 	SizeBytes   int64             `json:"size_bytes"` // on the host's disk
 
 	CreatedAt  time.Time  `json:"created_at"`
@@ -121,7 +121,7 @@ type SnapshotListParams struct {
 	ProjectID string // as in ListParams
 	Sandbox   string // id or name of the sandbox they are of
 	Name      string
-	Deleted   bool // those that were deleted, too
+	Deleted   bool // include deleted snapshots
 	// As in ListParams.
 	CreatedAfter, CreatedBefore time.Time
 	Ascending                   bool // oldest first

@@ -62,7 +62,7 @@ func (p CreateParams) Validate() error {
 		return invalid("image %.100q is not a reference of at most 512 characters without white space", p.Image)
 	case p.Runtime != "" && !slices.Contains(Runtimes, p.Runtime):
 		return invalid("runtime %q is not one of %s", p.Runtime, strings.Join(Runtimes, ", "))
-	case p.VCPUs != 0 && !(p.VCPUs >= 0.1 && p.VCPUs <= 64): // so that NaN is refused
+	case p.VCPUs != 0 && !(p.VCPUs >= 0.1 && p.VCPUs <= 64): // this form refuses NaN
 		return invalid("vcpus %v is not 0.1 to 64", p.VCPUs)
 	case p.MemoryMB != 0 && p.MemoryMB < 128:
 		return invalid("memory_mb %d is less than 128", p.MemoryMB)

@@ -80,7 +80,7 @@ func (s *server) handle(f func(w *response, r *http.Request) error) http.Handler
 		out := &response{ResponseWriter: w, control: http.NewResponseController(w), timeout: s.o.writeTimeout}
 		err := f(out, r)
 		switch {
-		case err == nil || r.Context().Err() != nil: // nobody is there to read it
+		case err == nil || r.Context().Err() != nil: // the client has left
 		case out.begun:
 			s.o.Logger.WarnContext(r.Context(), "a stream was broken off", "error", err)
 			panic(http.ErrAbortHandler)

@@ -62,7 +62,7 @@ type Options struct {
 const (
 	AttributeHandler = "chat.handler" // Options.Name
 	AttributeChat    = "chat.id"      // the page's id of the chat; not set if it sent none
-	AttributeUser    = "chat.user"    // what Options.User said; not set if that is empty
+	AttributeUser    = "chat.user"    // the result of Options.User; not set if empty
 	AttributeMessage = "chat.message" // the id of the user's message that is answered, with Options.Remember
 	AttributeAnswer  = "chat.answer"  // an id of the approvals that the run was given, if it was given any
 )

@@ -229,7 +229,7 @@ func (s *server) end(ctx context.Context, w *response, v *view, run string, leng
 		rest = rest[min(skip, int64(len(rest))):]
 	}
 	if len(rest) == 0 && v.from >= length {
-		rest = [][]byte{chunkFinish} // who asks for more than there is waits for one
+		rest = [][]byte{chunkFinish} // a client that asks for a later chunk waits for a finish
 	}
 	for _, chunk := range rest {
 		w.event(chunk)

@@ -59,7 +59,7 @@ type UIPart struct {
 // UIApproval is a question whether a tool may be used, and its answer.
 type UIApproval struct {
 	ID        string `json:"id"`
-	Approved  *bool  `json:"approved,omitempty"` // nil as long as there is no answer
+	Approved  *bool  `json:"approved,omitempty"` // nil until the question is answered
 	Reason    string `json:"reason,omitempty"`
 	Signature string `json:"signature,omitempty"`
 }

@@ -17,7 +17,7 @@ var (
 	chunkStartStep = []byte(`{"type":"start-step"}`)
 	chunkFinish    = []byte(`{"type":"finish"}`)
 	chunkAbort     = []byte(`{"type":"abort","reason":"stopped"}`)
-	chunkDone      = []byte("[DONE]") // what ends a stream; no chunk
+	chunkDone      = []byte("[DONE]") // ends a stream; not a chunk
 	chunkFailed    = []byte(`{"type":"error","errorText":"The answer could not be finished."}`)
 )
 
@@ -55,7 +55,7 @@ type view struct {
 	starts map[string]int64 // where steps began, by id
 	dead   []span           // chunks known to count no more
 	ends   map[agent.ChunkType]int64
-	shown  int64           // the last chunk the reader has as it was; -1: none
+	shown  int64           // the last chunk that the reader has unchanged; -1: none
 	broken map[string]bool // parts whose beginning the reader does not have
 }
 

@@ -141,7 +141,7 @@ func TestBox(t *testing.T) {
 			last = results[len(results)-1]
 		}
 		switch n {
-		case 0: // both need the sandbox, of which there is one
+		case 0: // both need the Box's only sandbox
 			return []call{{"create_sandbox", `{}`}, {"write_files", `{"files": [{"path": "site/index.html", "content": "<h1>hello</h1>"}, {"path": "go.sh", "content": "#!/bin/sh\necho $((6*7)); exit 3\n", "executable": true}]}`}}, ""
 		case 1:
 			if len(left(t, e)) != 1 {

@@ -47,7 +47,7 @@ func openGoWorkflows(ctx context.Context, p place) (_ engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e.db.SetMaxOpenConns(1) // as its own constructor does
+	e.db.SetMaxOpenConns(1) // as in its own constructor
 	e.backend = monoprocess.NewMonoprocessBackend(sqlite.NewSqliteBackendWithDB(e.db, sqlite.WithApplyMigrations(true),
 		sqlite.WithBackendOptions(backend.WithLogger(slog.New(slog.DiscardHandler)), backend.WithMaxHistorySize(1_000_000))))
 	o := worker.DefaultOptions

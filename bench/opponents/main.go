@@ -159,7 +159,7 @@ func do(ctx context.Context, e engine, r request, begun time.Time) ([]float64, e
 		return took(begun, e.recovered(ctx, r.Runs))
 	case "sleep":
 		return took(since, e.sleep(ctx, r.Runs))
-	case "settle": // so that memory that could be given back is
+	case "settle": // free memory that can be freed
 		debug.FreeOSMemory()
 		return nil, nil
 	}

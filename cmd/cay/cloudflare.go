@@ -121,7 +121,7 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 	if err != nil {
 		return before(ctx, err)
 	}
-	defer os.RemoveAll(dir) // of what is left nothing is of use
+	defer os.RemoveAll(dir) // the remaining files are useless
 	socket := filepath.Join(dir, "docker.sock")
 	vars, err := cloudflareVariables(socket, filepath.Join(dir, "bin"))
 	if err != nil {
@@ -148,7 +148,7 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 	go func() { served <- server.Serve(serving, l) }()
 	defer func() {
 		stop()
-		<-served // what went wrong there has been told to clients
+		<-served // its errors have been sent to clients
 	}()
 	cmd := exec.Command(path, argv[1:]...)
 	cmd.Args[0] = argv[0]

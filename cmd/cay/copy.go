@@ -137,7 +137,7 @@ type countingTransport struct {
 	name string
 
 	mu       sync.Mutex // guards what follows, and calls of p
-	n, total int64      // total is 0 where nobody knows it
+	n, total int64      // total is 0 if unknown
 }
 
 // RoundTrip implements http.RoundTripper.

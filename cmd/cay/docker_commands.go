@@ -37,7 +37,7 @@ func newDockerShow(a *app, o *dockerOptions, use, short, at string) *cobra.Comma
 		if err := d.json(ctx, http.MethodGet, at, nil, &v); err != nil {
 			return err
 		}
-		if use == "version" { // as docker's command line has it
+		if use == "version" { // as in docker's command line
 			v = map[string]any{"Server": v, "Client": map[string]any{"Version": cay.Version()}}
 		}
 		if format == "" {

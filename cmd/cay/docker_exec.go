@@ -50,7 +50,7 @@ func newDockerExec(a *app, o *dockerOptions) *cobra.Command {
 		if err != nil {
 			return before(ctx, err)
 		}
-		p.Stdin = f.interactive && !detach // as docker's command line has it
+		p.Stdin = f.interactive && !detach // as in docker's command line
 		if detach {
 			if _, err := a.sandboxes().Start(ctx, ref, p); err != nil {
 				return before(ctx, err)

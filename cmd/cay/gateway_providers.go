@@ -176,7 +176,7 @@ func readProvider(a *app, path string) (*gateway.ProviderParams, error) {
 	p := new(gateway.ProviderParams)
 	if err := d.Decode(p); err != nil {
 		var typ *json.UnmarshalTypeError
-		if errors.As(err, &typ) { // whose text may have a secret in it
+		if errors.As(err, &typ) { // its text may contain a secret
 			return nil, cay.Errorf(cay.Invalid, "%s: %s is not of the right type", path, typ.Field)
 		}
 		return nil, cay.Errorf(cay.Invalid, "%s: %w", path, err)

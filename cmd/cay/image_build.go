@@ -165,7 +165,7 @@ func showFailed(a *app, quiet bool, err error) error {
 type buildProgress struct {
 	app   *app
 	quiet bool
-	open  bool      // what was written last has not ended its line
+	open  bool      // the last output has not ended its line
 	image *progress // of making the image
 }
 

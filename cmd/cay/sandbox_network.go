@@ -255,7 +255,7 @@ func (a *app) followFlows(ctx context.Context, client *sandbox.Client, ref strin
 	if err != nil {
 		return err
 	}
-	defer watch.Close() // it has only been read from
+	defer watch.Close() // it was only read
 	for {
 		f, err := watch.Next()
 		if errors.Is(err, io.EOF) {

@@ -120,7 +120,7 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 			fmt.Fprintf(a.stdout, "AI gateway on %s\n", s.GatewayURL)
 		}
 	})
-	if cay.CodeOf(err) == cay.Invalid { // what files that the settings name have in them
+	if cay.CodeOf(err) == cay.Invalid { // a file that the settings name is invalid
 		return &exitError{exitUsage, err}
 	}
 	return err

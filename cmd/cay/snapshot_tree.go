@@ -97,7 +97,7 @@ func (f *familyTree) draw(w io.Writer) {
 			row("├─ ", &s)
 		}
 		if hidden := node.Count - 1 - len(node.Siblings); hidden > 0 {
-			fmt.Fprintf(tw, "├─ … %d more\t\t\t\t\t\n", hidden) // in the columns, so that they stay as they are
+			fmt.Fprintf(tw, "├─ … %d more\t\t\t\t\t\n", hidden) // with all columns, to keep their widths
 		}
 		lead := "○  "
 		if node.Snapshot.ID == f.Anchor.Snapshot.ID {

@@ -13,7 +13,7 @@ func TestParseSpan(t *testing.T) {
 	for _, tt := range []struct {
 		text string
 		want time.Duration
-		back string // as it is shown; empty: it is refused
+		back string // as shown; empty: refused
 	}{
 		{"never", 0, "never"},
 		{"0", 0, "never"},

@@ -57,7 +57,7 @@ func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 		var found []*cobra.Command
 		for _, noun := range nouns {
 			c := child(noun, w)
-			if c == nil || noun.Hidden || noun.Name() == "docker" { // whose words are Docker's own
+			if c == nil || noun.Hidden || noun.Name() == "docker" { // docker's subcommands have Docker's names
 				continue
 			}
 			if cmd == root && noun == nouns[0] {

@@ -177,7 +177,7 @@ func (o *vercelOptions) variables(ctx context.Context, a *app, argv []string) ([
 		{"VERCEL_TOKEN", c.Secret},      // programs that pass all three
 		{"VERCEL_TEAM_ID", c.TeamID},
 		{"VERCEL_PROJECT_ID", c.ProjectID},
-		{"VERCEL_TELEMETRY_DISABLED", "1"}, // whatever it is about, it is not the vendor's
+		{"VERCEL_TELEMETRY_DISABLED", "1"}, // telemetry would go to the vendor
 		{"VERCEL_SANDBOX_TELEMETRY_DISABLED", "1"},
 		{"SANDBOX_SKIP_VERSION_CHECK", "1"},
 	}

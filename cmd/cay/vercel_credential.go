@@ -156,7 +156,7 @@ func keepFile(path, text string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // does nothing once it has its name
+	defer os.Remove(f.Name()) // does nothing after the rename
 	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
 		return err

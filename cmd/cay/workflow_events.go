@@ -61,7 +61,7 @@ func (o *workflowEventsOptions) run(ctx context.Context, a *app, b workflow.Back
 		if err != nil {
 			return err
 		}
-		defer r.Close() // it has only been read from
+		defer r.Close() // it was only read
 		return each(func() ([]workflow.Event, error) { return r.ReadEvents(ctx) }, show)
 	}
 	from := o.from
@@ -195,7 +195,7 @@ func (o *workflowStreamOptions) run(ctx context.Context, a *app, b workflow.Back
 	if err != nil {
 		return err
 	}
-	defer r.Close() // it has only been read from
+	defer r.Close() // it was only read
 	return each(func() ([]workflow.Chunk, error) { return r.ReadChunks(ctx) }, func(chunks []workflow.Chunk) (bool, error) {
 		for i := range chunks {
 			if err := a.printChunk(&chunks[i]); err != nil {

@@ -28,12 +28,12 @@ func (o *workflowListOptions) watch(ctx context.Context, a *app, b workflow.Back
 	if err != nil {
 		return err
 	}
-	defer r.Close() // it has only been read from
+	defer r.Close() // it was only read
 	f := &runFollower{workflowListOptions: o, a: a, shown: make(map[string]int64)}
 	for {
 		changes, err := r.ReadChanges(ctx)
 		if cay.CodeOf(err) == cay.Canceled && ctx.Err() != nil {
-			return nil // interrupted: it has no other end
+			return nil // an interrupt is the usual end
 		}
 		if err != nil {
 			return err

@@ -53,7 +53,7 @@ type served struct {
 	env  []string
 	p    *crashtest.Process
 	addr string
-	kill func() // what the case wants killed, and started again
+	kill func() // kills and restarts the process under test
 }
 
 func serveProgram(t *testing.T, env []string, args ...string) *served {

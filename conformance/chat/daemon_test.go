@@ -47,7 +47,7 @@ func (d *daemon) start() {
 	t := d.t
 	t.Helper()
 	listen, gateway := "127.0.0.1:0", "127.0.0.1:0"
-	if d.URL != "" { // it was there before, and others know where
+	if d.URL != "" { // restarted: keep the address, which clients know
 		listen, gateway = host(t, d.URL), host(t, d.Gateway)
 	}
 	d.cmd = exec.Command(d.program, "serve", "--json", "--data", filepath.Join(d.dir, "data"), "--listen", listen, "--gateway-listen", gateway, "--log-level", "warn")
@@ -78,7 +78,7 @@ func (d *daemon) start() {
 // kill kills it with SIGKILL.
 func (d *daemon) kill() {
 	d.cmd.Process.Kill() // it may have ended
-	_ = d.cmd.Wait()     // which says that it was killed
+	_ = d.cmd.Wait()     // its error is the kill
 }
 
 func host(t *testing.T, address string) string {

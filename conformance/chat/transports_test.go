@@ -127,7 +127,7 @@ func (g *answerMaker) answer() answer {
 		for range g.IntN(3) {
 			broken, _ := g.step()
 			if g.IntN(2) == 0 {
-				broken = said // as far as it came
+				broken = said // the text so far
 			}
 			attempts = append(attempts, broken[:g.IntN(len(broken)+1)])
 			if len(attempts[len(attempts)-1]) == 0 {

@@ -50,7 +50,7 @@ func serve(t *testing.T) (*testenv.Env, []string) {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
-		_ = cmd.Wait() // it says that it was interrupted
+		_ = cmd.Wait() // its error is the interrupt
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatalf("cay docker serve says %q: %v", line, err)

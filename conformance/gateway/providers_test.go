@@ -102,7 +102,7 @@ func (p *providers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		json.NewEncoder(w).Encode(answer) // who asked waits for it
+		json.NewEncoder(w).Encode(answer) // the client waits for the answer
 		return
 	}
 }

@@ -37,7 +37,7 @@ type site struct {
 	control    string // URL of what the internet recorded
 	preload    string // file
 	internet   *networktest.Internet
-	opened     chan visit // what programs opened in a browser
+	opened     chan visit // URLs that programs opened in a browser
 }
 
 // visit is a URL that a browser opened, and the text of the page.
@@ -53,7 +53,7 @@ type credentials struct {
 // world is what a test program is told: see world.mjs.
 type world struct {
 	credentials
-	Name    string      `json:"name"` // of its team, and of its project
+	Name    string      `json:"name"` // the name of its team and of its project
 	JWT     string      `json:"jwt"`
 	Other   credentials `json:"other"`
 	Limited credentials `json:"limited"`

@@ -26,7 +26,7 @@ type console struct {
 	t     testing.TB
 	cmd   *exec.Cmd
 	ptmx  *os.File
-	shown chan []byte // what the terminal shows, until it is closed
+	shown chan []byte // the terminal's output, until it is closed
 	seen  bytes.Buffer
 }
 

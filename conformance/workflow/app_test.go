@@ -112,7 +112,7 @@ func (a *app) kill() {
 		return
 	}
 	_ = syscall.Kill(-a.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
-	_ = a.cmd.Wait()                                      // which says that it was killed
+	_ = a.cmd.Wait()                                      // its error is the kill
 	a.cmd = nil
 }
 

@@ -146,5 +146,5 @@ func (d *daemon) start(t *testing.T) {
 // kill kills it with SIGKILL.
 func (d *daemon) kill() {
 	_ = d.cmd.Process.Kill() // it may have ended
-	_ = d.cmd.Wait()         // which says that it was killed
+	_ = d.cmd.Wait()         // its error is the kill
 }

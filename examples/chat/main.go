@@ -71,7 +71,7 @@ func routes(client *workflow.Client, answer *workflow.Definition[agent.Call, *ag
 	mux.Handle("/api/chat/", h)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(page) // who has asked may have left
+		_, _ = w.Write(page) // the client may have left
 	})
 	return mux
 }

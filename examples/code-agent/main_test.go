@@ -72,7 +72,7 @@ func beDaemon() error {
 		return err
 	}
 	fmt.Fprintln(out, d.URL(), d.GatewayURL())
-	_, _ = io.Copy(io.Discard, in) // its end is what counts
+	_, _ = io.Copy(io.Discard, in) // wait for its end
 	return d.Stop()
 }
 

@@ -93,7 +93,7 @@ func (s *server) run(r *http.Request) (*workflow.RunInfo, error) {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v) // whoever does not read it has left
+	json.NewEncoder(w).Encode(v) // an error means that the client has left
 }
 
 func fail(w http.ResponseWriter, err error) {

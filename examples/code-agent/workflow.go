@@ -88,7 +88,7 @@ var codeAgent = workflow.Define("code-agent", func(ctx workflow.Context, in Requ
 	// Whatever happens below, also if the run is cancelled.
 	defer func() { err = errors.Join(err, box.Delete(workflow.WithoutCancel(ctx))) }()
 	defer func() {
-		if err != nil { // whoever reads along is told
+		if err != nil { // tell readers of the stream
 			err = errors.Join(err, agent.Fail(ctx, err))
 		}
 	}()
@@ -212,7 +212,7 @@ func install(ctx workflow.Context, box *durable.Handle, packages []string, name 
 	}
 	_, err := box.Snapshot(ctx, sandbox.SnapshotParams{Name: name})
 	if cay.CodeOf(err) == cay.AlreadyExists {
-		return nil // another run was as quick
+		return nil // another run was faster
 	}
 	return err
 }

@@ -22,7 +22,7 @@ type holds struct {
 // hold is one request.
 type hold struct {
 	by     hash  // the secret, or the session
-	why    error // what it is told when that is good no longer
+	why    error // the error for its client when the credential ends
 	cancel context.CancelCauseFunc
 	timer  *time.Timer // nil if what it was let in with does not expire; holds.mu guards it
 }

@@ -20,7 +20,7 @@ const (
 	jwtAudience = "cay:api"
 
 	jwtTTL      = 10 * 365 * 24 * time.Hour // of a token that does not say when it expires
-	jwtShortTTL = 12 * time.Hour            // of the JWT of a token that is none
+	jwtShortTTL = 12 * time.Hour            // for the JWT of a token that is not a JWT
 )
 
 // jwtClaims are the claims of a token. Another product has defined their names,

@@ -25,7 +25,7 @@ const (
 	replayGrace    = 30 * time.Second    // in which a refresh token used twice is a race, not a theft
 
 	maxDeviceLogins     = 1000 // that have begun and not ended
-	maxDeviceLoginsFrom = 50   // of them from one address
+	maxDeviceLoginsFrom = 50   // logins from one address
 
 	maxClientText = 200 // bytes of what a client says of itself
 

@@ -350,7 +350,7 @@ func TestSession_Bounds(t *testing.T) {
 	if got := first.status("GET", "/v1/whoami", nil); got != 200 {
 		t.Errorf("one of 32 sessions: %d", got)
 	}
-	b.Advance(time.Minute) // past what is remembered of it
+	b.Advance(time.Minute) // beyond the cache
 	w.login(good)
 	if got := first.status("GET", "/v1/whoami", nil); got != 401 {
 		t.Errorf("the oldest of 33 sessions: %d", got)

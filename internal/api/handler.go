@@ -99,7 +99,7 @@ func Public(ctx context.Context, err error) *cay.Error {
 	var e *cay.Error
 	var tooLarge *http.MaxBytesError
 	switch {
-	case endedBy(ctx) != nil: // whatever else failed because of it
+	case endedBy(ctx) != nil: // takes precedence over errors that follow from it
 		x.note(err, false)
 		return endedBy(ctx)
 	case errors.As(err, &e) && e.Code != cay.Internal:
@@ -166,7 +166,7 @@ func endedBy(ctx context.Context) *cay.Error {
 }
 
 func setErrorHeaders(h http.Header, e *cay.Error) {
-	h.Del("Content-Length") // of the answer that was meant to be
+	h.Del("Content-Length") // it belongs to the answer that failed
 	switch e.Code {
 	case cay.Unauthenticated:
 		h.Set("WWW-Authenticate", `Bearer realm="cay"`)

@@ -42,7 +42,7 @@ func session(r *http.Request) (Session, bool, error) {
 		return Session{}, false, nil
 	}
 	cookies := r.CookiesNamed(SessionCookie)
-	if len(cookies) != 1 { // a second one is somebody else's
+	if len(cookies) != 1 { // another server on this host may have set a second one
 		return Session{}, false, cay.Errorf(cay.Unauthenticated, "the request has %d cookies %q, not one", len(cookies), SessionCookie).WithHint("log in again")
 	}
 	if err := ownPage(r); err != nil {

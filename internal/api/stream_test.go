@@ -314,7 +314,7 @@ func TestHandler_AnswersBeforeBodyIsRead(t *testing.T) {
 					_, err := io.Copy(io.Discard, in)
 					read <- err
 				}()
-				time.Sleep(time.Millisecond) // what has come is read, and more is waited for
+				time.Sleep(time.Millisecond) // until the server has read everything and waits for more
 				return cay.Errorf(cay.Conflict, "no")
 			})
 			io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")

@@ -26,7 +26,7 @@ type certificate struct {
 	now       func() time.Time
 
 	current atomic.Pointer[tls.Certificate]
-	mu      sync.Mutex // guards what follows; who does not get it serves what there is
+	mu      sync.Mutex // guards the fields below; without the lock serve the current ones
 	checked time.Time
 	seen    [2]fileState
 }

@@ -125,7 +125,7 @@ type Daemon struct {
 	ending context.Context // ends when Stop begins
 	end    context.CancelCauseFunc
 
-	port        atomic.Int32 // of listener; 0 until it is known
+	port        atomic.Int32 // of listener; 0 until known
 	gatewayPort atomic.Int32 // of the AI gateway's; 0 until it is known, or if there is none
 	listener    net.Listener
 	server      *http.Server

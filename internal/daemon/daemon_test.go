@@ -317,7 +317,7 @@ func TestEphemeral_Killed(t *testing.T) {
 	if n := sentries(t, dir); n != 1 {
 		t.Fatalf("%d sentries, want 1", n)
 	}
-	other := spawn(t, ephemeralEnv, dir) // one does not reap another that lives
+	other := spawn(t, ephemeralEnv, dir) // a daemon does not reap another live one
 	if n := sentries(t, dir); n != 2 {
 		t.Fatalf("%d sentries, want 2", n)
 	}

@@ -75,7 +75,7 @@ for line in sys.stdin:
 	fork(st.Ref(), sandbox.ForkParams{})
 	fork(st.Ref(), sandbox.ForkParams{Network: &own})
 	fork(snap.ID, sandbox.ForkParams{Network: &own})
-	fork(snap.ID, sandbox.ForkParams{}) // whose policy has no credentials
+	fork(snap.ID, sandbox.ForkParams{}) // the snapshot's policy has no credentials
 	var keys []string
 	for _, r := range s.net.Requests(begin) {
 		keys = append(keys, r.Header.Get("X-Key"))

@@ -126,7 +126,7 @@ func TestEgress_PackageManagers(t *testing.T) {
 		tool   string
 		argv   []string
 		sudo   bool
-		denied string // what the tool says, in part
+		denied string // a part of the tool's output
 	}{
 		{tool: "npm", argv: []string{"npm", "install", "--no-audit", "--no-fund", "--prefix", "/tmp/npm", "is-number"}, denied: "ENOTFOUND"},
 		{tool: "pip", argv: []string{"pip", "download", "--no-cache-dir", "-d", "/tmp/pip", "six"}, denied: "not known"},

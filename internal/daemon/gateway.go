@@ -49,7 +49,7 @@ type gatewayParts struct {
 	bodies *capture.Store
 	spans  *sdktrace.TracerProvider // nil: none are exported
 
-	settings  atomic.Pointer[gatewayd.Settings] // made of those of live
+	settings  atomic.Pointer[gatewayd.Settings] // made from the settings of live
 	cache     *cache.Cache                      // for changed alone, as is the next
 	cacheSize settings.Cache
 
@@ -205,7 +205,7 @@ func (g *gatewayParts) close() error {
 	if g.bodies != nil {
 		g.bodies.Close()
 	}
-	if g.spans != nil { // with what is left of them
+	if g.spans != nil { // send the remaining ones
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		errs = append(errs, g.spans.Shutdown(ctx))

@@ -111,7 +111,7 @@ func TestPublicURL(t *testing.T) {
 func (s *site) pool(t *testing.T, good func(sandbox.Pool) bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
-	for { // there is no event for it
+	for { // there is no event to wait for
 		pools, err := s.Pools(t.Context())
 		if err != nil || len(pools) != 1 {
 			t.Fatalf("pools %+v, %v", pools, err)

@@ -25,13 +25,13 @@ func loadTrust(log *slog.Logger) func() (*trust.Bundle, error) {
 		}
 		return bundle, nil
 	})
-	go load() // whoever waits takes what it returns
+	go load() // all callers share its result
 	return load
 }
 
 // authorities is what guests are told to trust.
 type authorities struct {
-	extra       []byte // that were added to this machine's
+	extra       []byte // certificates added to this machine's
 	ours        []byte
 	intercepted []byte // both, for guests whose TLS we open
 }

@@ -215,7 +215,7 @@ type stage struct {
 	args   map[string]string   // of ARG
 	shell  []string
 	ownCmd bool                // CMD was given here
-	root   sandbox.ImageConfig // of the image that the first of its bases is
+	root   sandbox.ImageConfig // of the image at the bottom of its bases
 	steps  []template.Step
 	from   template.From
 	result *template.Result

@@ -23,7 +23,7 @@ import (
 func (u *build) instruction(ctx context.Context, st *stage, c instructions.Command) error {
 	expand := func(word string) (string, error) { return u.expand(word, st.variables()) }
 	if e, ok := c.(instructions.SupportsSingleWordExpansion); ok {
-		if _, arg := c.(*instructions.ArgCommand); !arg { // whose values u.declare expands
+		if _, arg := c.(*instructions.ArgCommand); !arg { // u.declare expands its values
 			if err := e.Expand(expand); err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func (u *build) instruction(ctx context.Context, st *stage, c instructions.Comma
 	case *instructions.EntrypointCommand:
 		st.config.Entrypoint = st.argv(c.ShellDependantCmdLine)
 		if !st.ownCmd {
-			st.config.Cmd = nil // that of the base was for its entrypoint
+			st.config.Cmd = nil // the base's Cmd was for the base's entrypoint
 		}
 	case *instructions.CmdCommand:
 		st.config.Cmd, st.ownCmd = st.argv(c.ShellDependantCmdLine), true

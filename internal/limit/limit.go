@@ -13,7 +13,7 @@ import (
 type Bounds struct {
 	All     int // for all holders together
 	Each    int // for one; 0: as many as for all
-	Waiting int // who may wait for one; 0: nobody
+	Waiting int // waiting callers; 0: no waiting
 }
 
 // Limit lets a bounded number of callers through at one time. A place is held in the name

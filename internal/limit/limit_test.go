@@ -147,7 +147,7 @@ func TestLimit(t *testing.T) {
 				})
 				synctest.Wait() // queued in this order
 			}
-			g.Leave("b") // a has what it may
+			g.Leave("b") // a has reached its limit
 			synctest.Wait()
 			if !slices.Equal(order, []string{"b"}) {
 				t.Fatalf("let in %v, want b, though a came first", order)

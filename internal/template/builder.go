@@ -106,7 +106,7 @@ type StepError struct {
 	Step   int // from 1 on; 0: the start command, or its ready check
 	Text   string
 	Exit   sandbox.Exit
-	Output []byte // the end of what it wrote
+	Output []byte // the end of the step's output
 }
 
 func (e *StepError) Error() string {

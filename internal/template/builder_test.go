@@ -265,7 +265,7 @@ start:
 				cancel()
 				b.calls = nil
 				if n <= nth {
-					break // there are not so many calls of it
+					break // there are fewer such calls
 				}
 				want := cay.NoSpace
 				if how == "is given up" {

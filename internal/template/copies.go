@@ -29,7 +29,7 @@ const maxEntries = 1_000_000
 // copied is what one source of a step comes to: files to unpack below a directory.
 type copied struct {
 	Dir   string // in the sandbox
-	Files []file // directories before what is in them
+	Files []file // directories before their files
 	// Into is the name of the single file inside the destination, if the
 	// destination is a directory. Empty: the file replaces whatever is at its path.
 	Into string

@@ -128,7 +128,7 @@ steps:
 		return r
 	}
 
-	var made string // random, so that it shows who has run the step
+	var made string // random, so that it shows which build ran the step
 	t.Run("Snapshot", func(t *testing.T) {
 		r := must(t, "name: files\noutput: snapshot\n", 0)
 		box := startBox(t, env.Client, sandbox.CreateParams{Snapshot: "files"})

@@ -134,7 +134,7 @@ func (u *build) unpack(ctx context.Context, box *sandbox.Sandbox, dir, user stri
 	r.CloseWithError(errUnread) // ends write, if it still runs
 	perr := <-packed
 	if perr != nil && !errors.Is(perr, errUnread) && !errors.Is(perr, context.Canceled) {
-		return perr // what was sent was cut off for that
+		return perr // the sending failed for this reason
 	}
 	if err != nil {
 		return fmt.Errorf("copy to %s: %w", dir, err)

@@ -90,7 +90,7 @@ type Step struct {
 	// any directory.
 	Exclude []string `yaml:"exclude"`
 
-	User    string            `yaml:"user"` // who runs it, or owns the copies
+	User    string            `yaml:"user"` // runs the step, or owns the copies
 	WorkDir string            `yaml:"workdir"`
 	Env     map[string]string `yaml:"env"`     // added to the template's
 	Timeout time.Duration     `yaml:"timeout"` // 0: none but the build's
@@ -128,7 +128,7 @@ type Ready struct {
 	Port int `yaml:"port"` // it listens there
 	// File exists. Its directory has to exist from the beginning.
 	File    string        `yaml:"file"`
-	Log     string        `yaml:"log"`     // it has written that text
+	Log     string        `yaml:"log"`     // a log with this text
 	Command Command       `yaml:"command"` // exits with status 0; it may wait
 	Timeout time.Duration `yaml:"timeout"` // 0: 1 minute
 }

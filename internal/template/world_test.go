@@ -34,7 +34,7 @@ type world struct {
 	images    map[string]*sandbox.Image
 	ran       []string                // commands, in order
 	created   []sandbox.CreateParams  // sandboxes
-	calls     map[string]func() error // what a call fails with
+	calls     map[string]func() error // the error that a call fails with
 	outputs   []sandbox.ImageSnapshotParams
 }
 

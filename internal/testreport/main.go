@@ -51,7 +51,7 @@ type result struct {
 	took    time.Duration // of all its runs
 	failed  bool
 	passed  bool   // in the end
-	failure string // what it printed when it failed first
+	failure string // the output of its first failure
 }
 
 type report struct {

@@ -120,7 +120,7 @@ type patientReader struct {
 	r     io.Reader
 	start sync.Once
 	asked chan struct{}   // a Read is wanted
-	given chan readResult // its outcome; room for one, so that nobody needs to take it
+	given chan readResult // the result; buffered, so that sending never blocks
 	left  []byte          // read, not yet taken
 
 	end  sync.Once

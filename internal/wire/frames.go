@@ -32,7 +32,7 @@ type FrameConn struct {
 
 	rmu  sync.Mutex // guards what is read and what follows
 	head [4]byte
-	got  int    // bytes of head that were read
+	got  int    // bytes of head read so far
 	left uint32 // bytes of the frame yet to be read
 	eof  bool   // the other side sends nothing more
 

@@ -59,7 +59,7 @@ var agent = workflow.Define("agent", func(ctx workflow.Context, task Task) (stri
 		}
 		conversation = append(conversation, Message{"model", reply.Text})
 		if reply.Tool == "" {
-			_, err := end.Run(ctx, words) // so that nobody waits for more
+			_, err := end.Run(ctx, words) // so that no reader waits for more
 			return reply.Text, err
 		}
 		result, err := callTool.Run(ctx, reply.Tool)

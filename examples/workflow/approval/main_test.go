@@ -49,7 +49,7 @@ func TestApproval_KilledUntilTimeout(t *testing.T) {
 		if printed := p.Wait(); !strings.Contains(printed, "expense 7: rejected: nobody answered in time") {
 			t.Errorf("it printed:\n%s", printed)
 		}
-		if took := time.Since(begun); took >= wait { // what it would take if it were armed anew
+		if took := time.Since(begun); took >= wait { // the time that a restarted timer would take
 			t.Errorf("a timer that was due took %v after the start", took)
 		}
 	})

@@ -56,7 +56,7 @@ type Process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	lines chan string   // what it prints; closed at its end
+	lines chan string   // its output; closed at its end
 	done  chan struct{} // closed when it has been waited for
 	err   error         // how it ended; once done is closed
 

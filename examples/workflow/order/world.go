@@ -23,7 +23,7 @@ type shop struct {
 	out    io.Writer
 }
 
-var ledgerMu sync.Mutex // one at a time may look into the ledger and write to it
+var ledgerMu sync.Mutex // guards the ledger
 
 // do does something, unless it was done with the step's key before.
 func (s shop) do(ctx context.Context, format string, args ...any) error {

@@ -89,7 +89,7 @@ func run(ctx context.Context, db, key string, job Job, out io.Writer) (err error
 	defer func() { err = errors.Join(err, client.Close()) }()
 	worker := workflow.NewWorker(client, workflow.WorkerConfig{
 		Definitions: workflow.Definitions(pipeline),
-		StopTimeout: time.Second, // who waits for a command need not: it goes on without this program
+		StopTimeout: time.Second, // commands continue without this program, so stopping need not wait for them
 	})
 	if err := worker.Start(ctx); err != nil {
 		return err

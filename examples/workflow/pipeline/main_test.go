@@ -41,7 +41,7 @@ func daemon() int {
 	}
 	defer stop()
 	fmt.Printf("CAY_URL=%s CAY_TOKEN=%s\n", os.Getenv("CAY_URL"), os.Getenv("CAY_TOKEN"))
-	_, _ = io.Copy(io.Discard, os.Stdin) // its end is what counts
+	_, _ = io.Copy(io.Discard, os.Stdin) // wait for its end
 	return 0
 }
 

@@ -111,7 +111,7 @@ func testLoginTenancy(t *testing.T, e *env) {
 	e.code(err, cay.NotFound)
 	_, err = red.ApproveDeviceLogin(red.ctx, code, account.ApproveParams{})
 	e.ok(err)
-	_, err = blue.DenyDeviceLogin(blue.ctx, code) // approved by others: none of its business
+	_, err = blue.DenyDeviceLogin(blue.ctx, code) // another team has approved it
 	e.code(err, cay.NotFound)
 	_, err = blue.ApproveDeviceLogin(blue.ctx, code, account.ApproveParams{})
 	e.code(err, cay.NotFound)

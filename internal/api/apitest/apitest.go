@@ -82,7 +82,7 @@ func Described(t *testing.T, mux *api.Mux, doc *openapi3.T) {
 			got = append(got, r)
 			continue
 		}
-		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} { // it takes any; these are described
+		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} { // it takes any method; these are described
 			got = append(got, method+" "+r)
 		}
 	}

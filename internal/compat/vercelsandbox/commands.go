@@ -13,7 +13,7 @@ import (
 // command is the JSON form of a command.
 type command struct {
 	ID         string   `json:"id"`
-	Name       string   `json:"name"` // the program as it was given
+	Name       string   `json:"name"` // the program as given
 	Args       []string `json:"args"`
 	Cwd        string   `json:"cwd"`
 	SessionID  string   `json:"sessionId,omitempty"`
@@ -36,7 +36,7 @@ type startRequest struct {
 	Sudo    bool              `json:"sudo"`
 	Timeout *sandbox.Duration `json:"timeout"`
 	Wait    bool              `json:"wait"`
-	Logs    bool              `json:"logs"` // of what is waited for
+	Logs    bool              `json:"logs"` // send the logs, with Wait
 }
 
 // utilities are what the hosted service's system has as programs, and most have
@@ -82,7 +82,7 @@ func (h *handler) handleStart(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := r.URL.Query() // one client says it there
+	q := r.URL.Query() // one client sends the options there
 	if in.Wait || q.Get("wait") == "true" {
 		out, err := h.Sandboxes.Exec(r.Context(), o.ref, p)
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 // pathRequest is the body of requests about one path.
 type pathRequest struct {
 	Path      string `json:"path"`
-	Cwd       string `json:"cwd"` // what the path is relative to; empty: the working directory
+	Cwd       string `json:"cwd"` // the base of a relative path; empty: the working directory
 	Recursive bool   `json:"recursive"`
 }
 

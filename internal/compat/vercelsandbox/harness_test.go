@@ -132,7 +132,7 @@ func serve(t testing.TB, change ...func(*Config)) *service {
 		f(&s.h.Config)
 	}
 	mux := api.NewMux(callers{})
-	route.Mount(mux, s.Engine, context.Background()) // whose patterns must not clash with ours
+	route.Mount(mux, s.Engine, context.Background()) // its patterns must not clash with ours
 	s.h.register(mux)
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, []string{v1Host}, slog.New(slog.DiscardHandler))

@@ -59,7 +59,7 @@ type createRequest struct {
 	OldImage    string         `json:"__image"`
 	Interactive bool           `json:"__interactive"`
 
-	run, step string // of the workflow that asks, if one does
+	run, step string // of the workflow that sends the request, if one does
 }
 
 // Headers by which the preload names the step of a workflow that makes a call.
@@ -219,7 +219,7 @@ func (s *settings) annotate(notes map[string]string) error {
 	}
 	if s.FailoverRegions != nil {
 		others := *s.FailoverRegions
-		if notes[noteRegion] == "" { // who leaves the region to us need not know which it is
+		if notes[noteRegion] == "" { // a client that sets no region need not know the default one
 			others = slices.DeleteFunc(slices.Clone(others), func(r string) bool { return r == defaultRegion })
 		}
 		delete(notes, noteFailover)
@@ -328,7 +328,7 @@ func (h *handler) begin(ctx context.Context, r *createRequest, p *sandbox.Create
 		if r.Source.SnapshotID == "" {
 			return cay.Errorf(cay.Invalid, "source.snapshotId is missing")
 		}
-		p.Snapshot, p.Image, p.Runtime = r.Source.SnapshotID, image, r.Runtime // of which one only is possible
+		p.Snapshot, p.Image, p.Runtime = r.Source.SnapshotID, image, r.Runtime // at most one of them may be set
 		return nil
 	}
 	if image == "" && r.Runtime == "" && byImage {

@@ -84,7 +84,7 @@ func (h *handler) routesV1(mux *api.Mux, base string) {
 	on("POST", "/{id}/extend-timeout", h.handleV1Extend)
 	on("POST", "/{id}/snapshot", h.handleV1Snapshot)
 	h.ownedRoutes(on, "/{id}")
-	on("POST", "/{id}/{cmd}/kill", h.handleKill) // as most clients have it
+	on("POST", "/{id}/{cmd}/kill", h.handleKill) // the form that most clients use
 
 	on("GET", "/snapshots", h.handleV1ListSnapshots)
 	on("GET", "/snapshots/{snapshot}", h.handleV1GetSnapshot)

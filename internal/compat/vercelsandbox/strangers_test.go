@@ -52,7 +52,7 @@ func TestStrangers(t *testing.T) {
 				continue // has tickets
 			}
 			if path == p[1] || p[0] == "POST" && strings.HasSuffix(path, "/drives/"+drive.ID) {
-				continue // of nobody; makes one of that name
+				continue // belongs to no team; creates a drive of that name
 			}
 			if strings.HasSuffix(path, "/teams/team_a") && token == sandboxtest.ProjectA2.TokenID {
 				continue // its own
@@ -65,7 +65,7 @@ func TestStrangers(t *testing.T) {
 		}
 		for _, body := range bodies {
 			refused("POST", "/api/v3/sandboxes", body)
-			if !strings.Contains(body, "mounts") { // of which it knows nothing
+			if !strings.Contains(body, "mounts") { // the older protocol knows no mounts
 				refused("POST", "/api/v1/sandboxes", body)
 			}
 		}

@@ -271,6 +271,6 @@ func (t *terminal) fail(ctx context.Context, err error) {
 func (t *terminal) exit(ctx context.Context, code int) {
 	b, err := json.Marshal(message{Type: "exit", Code: &code})
 	if err == nil && t.Say(ctx, b) == nil {
-		t.conn.Close(websocket.StatusNormalClosure, "") // whatever it says, it is closed
+		t.conn.Close(websocket.StatusNormalClosure, "") // closed in any case
 	}
 }

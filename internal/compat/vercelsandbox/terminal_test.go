@@ -267,7 +267,7 @@ func TestTerminal_Failures(t *testing.T) {
 	if _, _, err := c.conn.Read(t.Context()); err == nil {
 		t.Error("a message of 300 KiB was taken")
 	}
-	w.ended() // those whose client was thrown out have been hung up
+	w.ended() // terminals of disconnected clients have been hung up
 }
 
 // A terminal whose connection is lost hangs up; a command that takes no notice is killed.

@@ -26,7 +26,7 @@ type ticket struct {
 	Session   string        `json:"session"`
 	Principal api.Principal `json:"principal"` // who asked for it
 	Until     time.Time     `json:"until"`
-	Process   string        `json:"process"` // that issued it: another one does not know which are used
+	Process   string        `json:"process"` // the process that issued it; another process does not know the used tickets
 	ID        string        `json:"id"`
 }
 

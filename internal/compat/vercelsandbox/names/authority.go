@@ -121,7 +121,7 @@ func (a *Authority) write(name string, mode fs.FileMode, text []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // does nothing once it has its name
+	defer os.Remove(f.Name()) // does nothing after the rename
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err

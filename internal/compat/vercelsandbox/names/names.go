@@ -63,7 +63,7 @@ type Server struct {
 	daemon    *url.URL
 	gateway   func(ctx context.Context) (*url.URL, error)
 	proxy     *httputil.ReverseProxy
-	slots     chan struct{} // of requests that are being served
+	slots     chan struct{} // one for each request in progress
 }
 
 // upstream is the key of a request's context for the URL to send it to.

@@ -116,7 +116,7 @@ func startApp(t *testing.T, kind, daemon string, env ...string) *app {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = in.Close() // its end, unless it has one already
+		_ = in.Close() // ends it, unless it has ended already
 		<-outDone
 		<-errDone
 		cancel()
