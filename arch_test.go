@@ -28,7 +28,7 @@ import (
 
 const module = "github.com/cayhq/cay"
 
-// pkg is a package of this module, as "go list" describes it.
+// pkg is a package of this module, in the form of "go list".
 type pkg struct {
 	ImportPath, Dir, Name, Doc                                   string
 	GoFiles, CgoFiles, IgnoredGoFiles, TestGoFiles, XTestGoFiles []string
@@ -42,8 +42,8 @@ func (p *pkg) path() string { return relative(p.ImportPath) }
 // inTests are the packages its tests import.
 func (p *pkg) inTests() []string { return slices.Concat(p.TestImports, p.XTestImports) }
 
-// relative is the path in the repository of a package of this module, and any
-// other import path as it is.
+// relative returns the path in the repository of a package of this module, and
+// any other import path unchanged.
 func relative(importPath string) string {
 	if importPath == module {
 		return "."
@@ -196,8 +196,8 @@ func TestArch_SlicesDoNotImportEachOther(t *testing.T) {
 	}
 }
 
-// rooms are packages of the sandbox slice that are read without its engine, and what
-// of the slice they are read with.
+// rooms are packages of the sandbox slice that can be read without its engine.
+// The values are the packages of the slice that they depend on.
 var rooms = map[string][]string{
 	"ident": nil, "clock": nil, "feed": nil, "flowlog": nil, "machine": nil,
 	"store": {"ident"}, "usage": {"machine"}, "idle": {"clock"},

@@ -1,11 +1,11 @@
-// Package bench measures cay the way its users meet it: a daemon in a process
-// of its own, spoken to over HTTP, beside other programs that do the same work
-// on the same machine in the same minute.
+// Package bench measures cay as its users use it: a daemon in a process of its
+// own, called over HTTP. It measures other programs that do the same work on the
+// same machine in the same minute.
 //
-// A Suite is a list of probes. A Probe is work whose samples become one Row, or
-// several that come of the same work, and Subjects are who does that work: cay
-// first, then its opponents. Run takes the samples, and WriteTable and WriteJSON
-// show them. Nothing here judges a time: budgets are shown, never asserted.
+// A Suite is a list of probes. A Probe is an operation whose samples fill one or
+// several Rows, and Subjects are the programs that carry it out: cay first, then
+// its opponents. Run takes the samples, and WriteTable and WriteJSON print them.
+// Budgets are printed, never asserted.
 //
 // To add a suite: write a constructor like NewSandboxSuite that returns its
 // probes, and list it in the bench command.

@@ -104,8 +104,8 @@ type Daemon struct {
 }
 
 // StartDaemon runs argv, a program that calls ServeDaemon, and returns when the
-// daemon answers. It ends with this process, however that ends. Its standard
-// error is ours.
+// daemon answers. The daemon ends when this process ends, even if this process
+// is killed. Its standard error is ours.
 func StartDaemon(ctx context.Context, argv []string, stderr io.Writer) (_ *Daemon, err error) {
 	d := &Daemon{cmd: exec.Command(argv[0], argv[1:]...)}
 	d.cmd.Stderr = stderr

@@ -24,9 +24,9 @@ var spawnProgram string
 // staticPath is where boxes have the program of exec_static.
 const staticPath = "/tmp/bench-static"
 
-// execRows are the rows of what runs programs: from the request to the exit; as long
-// as the same program takes if one in the sandbox starts it, which is the kernel's
-// part; and how much more the first is.
+// execRows are the rows of running programs: the time from the request to the exit;
+// the time that the same program takes if a program in the sandbox starts it, which is
+// the kernel's part; and the difference.
 func execRows(name string, budget float64) []Row {
 	return []Row{{name, "ms", budget}, {name + ".inside", "ms", 0}, {name + ".added", "ms", 2.5}, {name + ".to_inside", "x", 0}}
 }

@@ -179,9 +179,9 @@ func (s *stage) load(ctx context.Context, p *gatewayPeer, r fieldRequest) (field
 	return a, used, err
 }
 
-// retried does something with a peer. On a busy machine the plain proxy breaks off a
-// stream now and then, with "context canceled" and nobody who has done that; so it,
-// and only it, gets three tries.
+// retried calls do, and retries it for the plain proxy. On a busy machine the plain
+// proxy breaks off a stream now and then, with "context canceled" although nothing
+// has canceled it; so the plain proxy, and only the plain proxy, gets three tries.
 func (p *gatewayPeer) retried(ctx context.Context, do func() (fieldAnswer, error)) (a fieldAnswer, err error) {
 	for range 3 {
 		if a, err = do(); err == nil || p == nil || p.name != plainProxy || ctx.Err() != nil {

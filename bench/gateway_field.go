@@ -51,7 +51,7 @@ type fieldAnswer struct {
 	Error    string  `json:"error,omitempty"`
 }
 
-// fieldTokens are how many pieces of text a stream has, of its 24 events.
+// fieldTokens is how many of a stream's 24 events have text.
 const fieldTokens = 20
 
 // ServeField is the process of the field, or with the arguments "proxy URL" the

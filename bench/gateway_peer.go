@@ -176,7 +176,7 @@ func (g *gatewayBench) startPortkey(ctx context.Context, f *fieldPeer) (*gateway
 	return p, nil
 }
 
-// freePort returns one that nobody listens at now.
+// freePort returns a port that no process listens at now.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

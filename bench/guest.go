@@ -20,7 +20,7 @@ var (
 	memoryProgram string
 )
 
-// diskFile is where a sandbox has its data.
+// diskFile is the file with a sandbox's data.
 const diskFile = "/tmp/bench-data"
 
 // fill writes random bytes to a sandbox's disk, in place of those it had, and

@@ -208,7 +208,7 @@ func (n *networkBench) download(scheme string, port int) measurement {
 	}
 }
 
-// curl measures a download as people do it, which is by HTTP/2 here.
+// curl measures a download with curl, which uses HTTP/2 here.
 func (n *networkBench) curl(ctx context.Context, v *visitor) ([]float64, error) {
 	to, realPort := v.at(httpsPort)
 	out, err := v.box.run(ctx, "curl", "-fsSk", "-o", "/dev/null", "-w", "%{size_download} %{time_total}",

@@ -89,7 +89,7 @@ func (d *Daemon) awaitPool(ctx context.Context, size int) error {
 	}
 }
 
-// poolState is what a daemon says of its only pool.
+// poolState has a daemon's counters of its only pool.
 type poolState struct{ ready, starting, misses float64 }
 
 func (d *Daemon) pool(ctx context.Context) (poolState, error) {

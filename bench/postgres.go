@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// postgresServer is a PostgreSQL of its own, fresh, with the settings that it is
-// installed with: it waits for the disk at each commit.
+// postgresServer is a new PostgreSQL server with default settings: it waits for
+// the disk at each commit.
 type postgresServer struct {
 	dir   string
 	cmd   *exec.Cmd

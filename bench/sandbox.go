@@ -21,14 +21,14 @@ import (
 // SandboxOptions are what the sandbox suite measures.
 type SandboxOptions struct {
 	Daemon *Daemon
-	// Opponents adds those that are installed, and names the others.
+	// Opponents adds the installed opponents, and reports the missing ones.
 	Opponents bool
 	// Images is the store whose default image the opponents run too, and WorkDir
 	// an empty directory for their files. Used with Opponents only.
 	Images  *image.Store
 	WorkDir string
-	// StartPooled starts another daemon, with a pool of so many machines. Nil: the
-	// rows that take one are left out.
+	// StartPooled starts another daemon, with a pool of size machines. If it is
+	// nil, the rows that need a pool are left out.
 	StartPooled func(ctx context.Context, size int) (*Daemon, error)
 	// Burst is how many sandboxes one burst makes. 0 means 100.
 	Burst int
@@ -218,8 +218,8 @@ func burst(size int) opener {
 	}
 }
 
-// createAll makes n boxes, so many at a time. It returns those that were made
-// also with an error.
+// createAll makes n boxes, parallel at a time. It returns the boxes that were
+// made even if it fails.
 func createAll(ctx context.Context, r runner, n, parallel int) ([]box, error) {
 	made := make([]box, n)
 	var g errgroup.Group

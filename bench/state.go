@@ -17,8 +17,8 @@ import (
 // StateOptions are what the state suite measures. Sizes are in MiB.
 type StateOptions struct {
 	Daemon *Daemon
-	// Opponents adds what one does without saved state. WorkDir is an empty
-	// directory for its files, on the disk of the daemon's.
+	// Opponents adds the same work without saved state. WorkDir is an empty
+	// directory for its files, on the same disk as the daemon's data.
 	Opponents bool
 	WorkDir   string
 

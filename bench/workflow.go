@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// WorkflowOptions are what the suite of workflows measures.
+// WorkflowOptions are the options of the suite of workflows.
 type WorkflowOptions struct {
 	// Program is argv of a program that calls ServeWorkflows with the arguments that
 	// are added.
@@ -45,8 +45,8 @@ var flowEngines = []flowEngine{
 	{name: "go-workflows", stores: []flowStore{flowSQLite, flowFull}, slow: 20},
 }
 
-// NewWorkflowSuite returns the suite of durable workflows: engines in processes of
-// their own that run steps which do nothing.
+// NewWorkflowSuite returns the suite of durable workflows: engines, each in its own
+// process, execute steps that do nothing.
 func NewWorkflowSuite(o WorkflowOptions) *Suite {
 	for n, byDefault := range map[*int]int{&o.Live: 10_000, &o.Sleeping: 1_000_000, &o.Divide: 1} {
 		if *n == 0 {

@@ -23,8 +23,9 @@ import (
 )
 
 // ServeWorkflows is a process that the suite of workflows measures: a program as
-// our users write it, with a client, a worker, and a few definitions. It opens what
-// args name, then does what it is asked for on stdin until that ends.
+// our users write it, with a client, a worker, and a few definitions. It opens
+// the database or daemon that args name, and then carries out the requests on
+// stdin until stdin ends.
 func ServeWorkflows(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) (err error) {
 	begun := time.Now()
 	var store, at, profile string
@@ -103,7 +104,7 @@ func openFlows(ctx context.Context, store flowStore, at string, full bool) (*wor
 	return nil, cay.Errorf(cay.Invalid, "unknown store %q", store)
 }
 
-// flows is cay's engine as a user's program has it.
+// flows is cay's engine in a user's program.
 type flows struct {
 	client *workflow.Client
 	worker *workflow.Worker

@@ -68,7 +68,7 @@ func (p *flowPlace) flags() []string {
 	return flags
 }
 
-// env is what the program finds in its environment beside what we do.
+// env has the program's additional environment variables.
 func (p *flowPlace) env() []string {
 	if p.store == flowServed {
 		return append(os.Environ(), "CAY_TOKEN="+p.daemon.at.Token)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// need returns the path of the first of some programs that there is.
+// need returns the path of the first of some programs that is installed.
 func need(t *testing.T, names ...string) string {
 	t.Helper()
 	for _, name := range names {

@@ -135,7 +135,7 @@ func serveHouse(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serveSpare answers as one that does not, with a text that is not kind.
+// serveSpare answers as a provider that is down, with a hostile text.
 func serveSpare(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusServiceUnavailable)

@@ -20,7 +20,7 @@ import (
 // writing round.
 var hostile = []string{`<img src=x onerror=alert(1)>`, `"><script>alert(2)</script>`, "javascript:alert(3)//BEGIN\u202egnp.exe"}
 
-// take is work that takes a while, so that there is something to see.
+// take waits for d, so that the page has something to show.
 func take(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

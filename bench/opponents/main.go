@@ -137,7 +137,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) 
 	}
 }
 
-// do does what is asked for, and returns how many milliseconds it took.
+// do carries out a request, and returns its durations in milliseconds.
 func do(ctx context.Context, e engine, r request, begun time.Time) ([]float64, error) {
 	since := time.Now()
 	switch r.Do {

@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// app is one invocation of the command line: what all commands share.
+// app is one invocation of the command line, with the state that all commands share.
 type app struct {
 	stdin          *os.File
 	stdout, stderr *os.File
@@ -62,7 +62,7 @@ func (a *app) main(args []string) int {
 	if errors.As(context.Cause(ctx), &quiet) && cay.CodeOf(err) == cay.Canceled {
 		return quiet.exitCode()
 	}
-	// A flag that is wrong ends the reading of those behind it.
+	// A wrong flag keeps cobra from reading the flags behind it, such as --json.
 	a.json = a.json || slices.Contains(beforeDash(args), "--json")
 	return a.report(inFlags(cmd, err))
 }

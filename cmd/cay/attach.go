@@ -194,8 +194,9 @@ func (at *attachment) signal(s syscall.Signal) {
 
 const (
 	signalTimeout = 5 * time.Second
-	// startPatience is how long a program that is about to start may take until it
-	// gets a signal. It is not left running, then, for nobody.
+	// startPatience is how long a program that is about to start may take after a
+	// signal. A program that would start later must not be left running without its
+	// caller.
 	startPatience = 2 * time.Second
 )
 
@@ -365,7 +366,7 @@ func windowSize(f *os.File) sandbox.WindowSize {
 	return sandbox.WindowSize{Cols: uint16(min(cols, 10000)), Rows: uint16(min(rows, 10000))}
 }
 
-// result is what a program did, for --json.
+// result is the result of a program, for --json.
 type result struct {
 	Command   *sandbox.Command `json:"command"`
 	Stdout    text             `json:"stdout"`

@@ -29,7 +29,7 @@ docs/benchmarks.md says what each row means.
 
 Exit codes: 0 measured, whatever the times, 1 error, 2 wrong usage.`
 
-// benchSuites are what can be named, in the order they are run.
+// benchSuites are the names of the suites, in the order in which they run.
 var benchSuites = []string{"sandbox", "network", "state", "vercel", "workflow", "gateway"}
 
 type benchOptions struct {
@@ -233,7 +233,8 @@ func newBenchWorkflowsCommand(a *app) *cobra.Command {
 	})
 }
 
-// benchGateway is the hidden command that is what is around a gateway.
+// benchGateway is the hidden command that plays the provider and the clients of
+// a gateway.
 const benchGateway = "benchg"
 
 func newBenchGatewayCommand(a *app) *cobra.Command {

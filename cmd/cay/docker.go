@@ -53,8 +53,8 @@ speaks for the token of this command, and its project.
 What would lower the isolation of a sandbox is refused: privileged containers,
 directories and devices of the host, the host's network.`
 
-// dockerOptions say where the socket is, and whose containers there are. host is the
-// socket that commands speak to.
+// dockerOptions name the socket, and the project of the containers. host is the
+// socket that commands connect to.
 type dockerOptions struct{ socket, project, host string }
 
 func (o *dockerOptions) register(c *cobra.Command) {

@@ -45,7 +45,7 @@ func (o *dockerOptions) client() (*dockerClient, error) {
 	return &dockerClient{path, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}, nil
 }
 
-// maxDockerAnswer is the most bytes of an answer that is read as a whole.
+// maxDockerAnswer bounds an answer that is read as a whole, in bytes.
 const maxDockerAnswer = 64 << 20
 
 // do makes a request without a body. Errors: the API's errors, with the code for their
@@ -54,7 +54,7 @@ func (c *dockerClient) do(ctx context.Context, method, path string, query url.Va
 	return c.request(ctx, method, path, query, nil)
 }
 
-// request is do with a body of JSON, unless that is nil.
+// request is do with a JSON body; nil means no body.
 func (c *dockerClient) request(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	var text []byte
 	if body != nil {

@@ -148,8 +148,8 @@ func examine(h host) []finding {
 	}
 }
 
-// minKernel is the oldest kernel with all that machines are started and ended
-// by: pidfd_open(2) is of 5.3, CLONE_INTO_CGROUP of 5.7.
+// minKernel is the oldest kernel with the system calls that start and end
+// machines: pidfd_open(2) came with 5.3, CLONE_INTO_CGROUP with 5.7.
 var minKernel = [2]int{5, 7}
 
 func checkKernel(h host) finding {
@@ -215,8 +215,8 @@ func checkCgroups(h host) finding {
 	return finding{Check: "cgroups", Verdict: ok, Detail: version + " with " + strings.Join(controllers, ", ")}
 }
 
-// checkTool looks for a program in the Debian package of its name. cay can do
-// without it, with that effect.
+// checkTool looks for a program, whose Debian package has the same name. effect
+// describes cay without the program.
 func checkTool(h host, tool, effect string) finding {
 	path, err := h.lookPath(tool)
 	if err != nil {

@@ -65,7 +65,8 @@ func TestForward(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// The order of before is refused where it can be told: nothing listens at port 1.
+	// The former order of ports is refused where it can be recognised: nothing
+	// listens at port 1.
 	old := exec.CommandContext(t.Context(), "cay", "sandbox", "forward", "box", port+":1")
 	old.Env = cmd.Env
 	if text, err := old.CombinedOutput(); err == nil || old.ProcessState.ExitCode() != 2 || !strings.Contains(string(text), "write 1:"+port) {

@@ -119,7 +119,7 @@ func dollars(m gateway.Money) string {
 	return "$" + s
 }
 
-// dollarsOr is dollars of an amount that may be unknown.
+// dollarsOr is dollars for an amount that may be unknown.
 func dollarsOr(m *gateway.Money, unknown string) string {
 	if m == nil {
 		return unknown

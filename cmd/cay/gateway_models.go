@@ -138,7 +138,7 @@ func (o *gatewayModelsOptions) print(w io.Writer, models []gateway.Model) {
 // perMillion is what a million tokens cost, in dollars.
 func perMillion(m gateway.Money) string { return m.Times(1_000_000).String() }
 
-// tokensText is a number of tokens as people say it.
+// tokensText returns a number of tokens in a short form.
 func tokensText(n int64) string {
 	switch {
 	case n == 0:

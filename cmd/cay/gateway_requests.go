@@ -155,7 +155,7 @@ func (o *gatewayRequestsOptions) selected() (gateway.RequestFilter, error) {
 	return f, nil
 }
 
-// showBody prints what was kept of the bodies of a request.
+// showBody prints the kept bodies of a request.
 func showBody(ctx context.Context, a *app, id string) error {
 	b, err := gatewayClient(a).GetRequestBody(ctx, id)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// typeOn sends what is typed, until its end. When the sandbox is hibernated, which
-// ends what is being sent, the next key is sent anew, and lets it go on. It returns
-// when nothing reads from in any more, so in has to be canceled when ctx ends.
+// typeOn sends typed keys until the input ends. Hibernation of the sandbox ends the
+// request; the next key starts a new request, which wakes the sandbox. typeOn
+// returns after its last Read of in, so the caller has to cancel in when ctx ends.
 func typeOn(ctx context.Context, in io.Reader, send func(io.Reader) error) error {
 	k := &keys{typed: make(chan []byte)}
 	done := make(chan struct{})
@@ -38,7 +38,7 @@ func typeOn(ctx context.Context, in io.Reader, send func(io.Reader) error) error
 	}
 }
 
-// keys is what is typed on a terminal.
+// keys are the keys typed on a terminal.
 type keys struct {
 	typed chan []byte // closed at the end
 	err   error       // why it was closed

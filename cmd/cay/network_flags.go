@@ -29,8 +29,8 @@ func (f *networkFlags) register(c *cobra.Command, fileFlag string) {
 	fl.StringVar(&f.file, fileFlag, "", "take the policy from a JSON file, - for standard input")
 }
 
-// network returns the policy the flags ask for with a mode, which may be empty;
-// given is false if they ask for none.
+// network returns the policy of the flags with a mode, which may be empty;
+// given is false if the flags set no policy.
 func (f *networkFlags) network(stdin io.Reader, mode sandbox.NetworkMode, fileFlag string) (n sandbox.Network, given bool, err error) {
 	lists := len(f.allow)+len(f.deny) > 0
 	ways := 0

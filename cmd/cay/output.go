@@ -81,8 +81,8 @@ func fields(w io.Writer, pairs ...string) {
 	tw.Flush()
 }
 
-// clean makes text from elsewhere harmless to a terminal: control characters
-// and those that change the direction of text are written as escapes.
+// clean makes untrusted text harmless to a terminal: control characters, and
+// characters that change the direction of text, are written as escapes.
 func clean(s string) string {
 	bad := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 	if !strings.ContainsFunc(s, bad) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The commands that the web inspector shows, to be pasted where there is nothing yet,
-// are commands, with flags that they have and as many arguments as they take.
+// The commands that the web inspector's empty pages show for pasting are valid
+// commands, with known flags and the right number of arguments.
 func TestPages_Commands(t *testing.T) {
 	t.Parallel()
 	shown := regexp.MustCompile("\"cay [^\"\n]*\"|'cay [^'\n]*'|`cay [^`\n]*`")

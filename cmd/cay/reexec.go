@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 )
 
-// reexec never returns if this process was started as one of our helpers: a
+// reexec does not return if this process was started as one of cay's helpers: a
 // sentry.
 func reexec() { gvisor.HandleReexec() }
 

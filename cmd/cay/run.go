@@ -192,9 +192,9 @@ func before(ctx context.Context, err error) error {
 	return &exitError{exitFailed, err}
 }
 
-// open returns a client of the daemon that was asked for, else of the one on
-// this machine if it takes our token, else of an engine in this process. stop
-// ends the latter; it may be called after ctx has ended.
+// open returns a client of the daemon that the user has named, else of this machine's daemon if
+// it accepts our token, else of an engine in this process. stop ends that engine; stop may be
+// called after ctx has ended.
 func (a *app) open(ctx context.Context) (c *sandbox.Client, stop func() error, err error) {
 	remote := func() (*sandbox.Client, func() error, error) {
 		return a.sandboxes(), func() error { return nil }, nil

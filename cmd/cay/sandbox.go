@@ -344,7 +344,7 @@ func describe(w io.Writer, s *sandbox.Sandbox, drives string) {
 	)
 }
 
-// nextText says what becomes of a sandbox that does not run.
+// nextText describes the next start of a sandbox that does not run.
 func nextText(s *sandbox.Sandbox) string {
 	switch {
 	case s.Status == sandbox.Hibernated:
@@ -359,7 +359,7 @@ func nextText(s *sandbox.Sandbox) string {
 	return "starts from its snapshot, when it is needed or resumed"
 }
 
-// totalText is what a sandbox used in all its sessions, if it had several.
+// totalText returns a sandbox's usage in all its sessions, if it had several.
 func totalText(s *sandbox.Sandbox) string {
 	if s.Total == s.Usage {
 		return ""
@@ -448,7 +448,7 @@ func (o *sandboxExecOptions) run(ctx context.Context, a *app, ref string, argv [
 	return a.show(cmd, func(w io.Writer) { fmt.Fprintln(w, cmd.ID) })
 }
 
-// loginShell prefers bash, and takes what there is.
+// loginShell starts bash, or sh if there is no bash.
 var loginShell = []string{"/bin/sh", "-c", `if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi`}
 
 func newSandboxShell(a *app) *cobra.Command {

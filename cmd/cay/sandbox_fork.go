@@ -129,7 +129,7 @@ func (o *sandboxForkOptions) params(stdin io.Reader, changed func(flag string) b
 	return p, p.Validate()
 }
 
-// changedDuration is the value of a flag that was given; nil if it was not.
+// changedDuration returns the value of a flag that was given; nil if not given.
 func changedDuration(flag string, d time.Duration, changed func(string) bool) (*sandbox.Duration, error) {
 	if !changed(flag) {
 		return nil, nil

@@ -194,7 +194,7 @@ func (f *forwarder) listens(ctx context.Context, port int) bool {
 	return true
 }
 
-// forwarded is a port that is being forwarded.
+// forwarded is a forwarded port.
 type forwarded struct {
 	Port    int    `json:"port"`
 	Address string `json:"address"`

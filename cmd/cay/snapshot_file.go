@@ -78,8 +78,8 @@ func (a *app) exportSnapshot(ctx context.Context, ref, file string, quiet bool) 
 	})
 }
 
-// writeWhole makes a file of what r has: all of it, on disk, or nothing. Nobody
-// else can read it, as it may hold secrets.
+// writeWhole writes r to a file and syncs it to disk; after an error no file is
+// left. Only the owner can read the file, because it may contain secrets.
 func writeWhole(file string, r io.Reader) error {
 	dir, name := filepath.Split(file)
 	f, err := os.CreateTemp(dir, "."+name+".*")

@@ -74,8 +74,8 @@ type familyTree struct {
 	Newer       string                 `json:"newer,omitempty"`
 }
 
-// draw prints the tree from its root down: a line of snapshots, each made of the
-// one before, and beside it what else was made of that.
+// draw prints the tree from its root down: a line of snapshots, each the child
+// of the one before, and the siblings beside them.
 func (f *familyTree) draw(w io.Writer) {
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	row := func(lead string, s *sandbox.Snapshot) {

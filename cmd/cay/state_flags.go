@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// keepFlags say what is kept of a sandbox when it stops.
+// keepFlags are the flags for the state that a stop of the sandbox saves.
 type keepFlags struct {
 	persistent, ephemeral bool
 	expiration            spanFlag
@@ -101,7 +101,7 @@ const never = "never"
 
 const day = 24 * time.Hour
 
-// parseSpan reads a duration that may be of days, as 7d, or never, which is 0.
+// parseSpan reads a duration that may be in days, such as 7d, or never, which is 0.
 func parseSpan(text string) (sandbox.Duration, error) {
 	if text == never {
 		return 0, nil
@@ -248,8 +248,7 @@ func parseMount(text string) (sandbox.Mount, error) {
 	return m, m.Validate()
 }
 
-// mountsText tells people what is mounted where, by the names of the drives as
-// far as they are there.
+// mountsText lists the mounts for people, with the names of drives that still exist.
 func mountsText(ctx context.Context, c *sandbox.Client, mounts []sandbox.Mount) string {
 	texts := make([]string, len(mounts))
 	for i, m := range mounts {

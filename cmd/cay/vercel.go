@@ -157,7 +157,8 @@ func newVercelExec(a *app) *cobra.Command {
 	})
 }
 
-// variables returns what a program needs. argv is its command, nil if that is not known.
+// variables returns the environment variables for a program. argv is its command, nil if
+// unknown.
 func (o *vercelOptions) variables(ctx context.Context, a *app, argv []string) ([]variable, error) {
 	workflows, err := o.workflowVariables(argv)
 	if err != nil {

@@ -142,7 +142,7 @@ func vercelDir() (string, error) {
 	return filepath.Join(dir, "cay", "vercel"), nil
 }
 
-// keepFile puts a whole file in place, if it is not there as it should be.
+// keepFile writes a file atomically, unless the file already has this content.
 func keepFile(path, text string, mode fs.FileMode) error {
 	if b, err := os.ReadFile(path); err == nil && string(b) == text {
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm() == mode {

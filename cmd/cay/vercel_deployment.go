@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// derivedID is in front of deployment ids that cay derives, which tells them from those
+// derivedID is the prefix of deployment ids that cay derives, to distinguish them from ids
 // that a user has set.
 const derivedID = "dpl_cay"
 
@@ -38,9 +38,9 @@ var buildFiles = [][]string{
 	{".well-known/workflow/v1/flow.js", ".well-known/workflow/v1/step.js", ".well-known/workflow/v1/flow.mjs"},
 }
 
-// workflowVariables returns what programs of the Workflow SDK need besides credentials. argv
-// is the command that is to run, nil if that is not known. Values that the user has set
-// stay. Users who have chosen another World get no variables.
+// workflowVariables returns the environment variables for programs of the Workflow SDK,
+// besides credentials. argv is the command to run, nil if unknown. Values that the user has
+// set stay. Users who have chosen another World get no variables.
 func (o *vercelOptions) workflowVariables(argv []string) ([]variable, error) {
 	switch os.Getenv("WORKFLOW_TARGET_WORLD") {
 	case "", "vercel", "@workflow/world-vercel":
@@ -135,7 +135,8 @@ func buildID(dir string, files []string) (string, error) {
 	var module struct {
 		Name string `json:"name"`
 	}
-	// An app of another name may have the same build id, of a revision of their repository.
+	// Another app of the same repository may have the same build id: a revision of the
+	// repository.
 	if text, err := os.ReadFile(filepath.Join(dir, "package.json")); err == nil && json.Unmarshal(text, &module) == nil {
 		fmt.Fprintf(sum, "%s\n", module.Name)
 	}

@@ -294,7 +294,7 @@ func (o *workflowListOptions) run(ctx context.Context, a *app, b workflow.Backen
 	return err
 }
 
-// list reads as many runs as are asked for, and whether there are more.
+// list reads as many runs as requested, and reports whether there are more.
 func (o *workflowListOptions) list(ctx context.Context, b workflow.Backend, q workflow.Query) (runs []protocol.Run, more bool, err error) {
 	runs, more = []protocol.Run{}, true
 	for more && (o.all || len(runs) < o.limit) {
@@ -355,7 +355,7 @@ func roundText(d time.Duration) string {
 	return d.String()
 }
 
-// shownRun is a run with what it returned.
+// shownRun is a run with its decoded result.
 type shownRun struct {
 	*protocol.Run
 	Input  protocol.Payload `json:"input,omitempty"`

@@ -77,7 +77,7 @@ func (o *workflowEventsOptions) run(ctx context.Context, a *app, b workflow.Back
 	}, show)
 }
 
-// each hands what read returns to show, until one of them has enough.
+// each passes the results of read to show, until show has enough or read fails.
 func each[T any](read func() ([]T, error), show func([]T) (more bool, err error)) error {
 	for {
 		items, err := read()

@@ -55,7 +55,7 @@ func (o *workflowListOptions) watch(ctx context.Context, a *app, b workflow.Back
 	}
 }
 
-// printAll prints the list, the newest last, without runs that are as they were.
+// printAll prints the changed runs of the list, the newest last.
 func (f *runFollower) printAll(ctx context.Context, b workflow.Backend, q workflow.Query) error {
 	runs, _, err := f.list(ctx, b, q)
 	for i := len(runs) - 1; i >= 0 && err == nil; i-- {

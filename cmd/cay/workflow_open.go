@@ -10,8 +10,8 @@ import (
 )
 
 // openWorkflows opens a database that no program serves. The engine has no
-// worker: calls that need none, such as creating and cancelling, work; runs
-// continue when their program opens the database again.
+// worker: calls that need no worker, such as creating and cancelling, work;
+// runs continue when their program opens the database again.
 func openWorkflows(ctx context.Context, db string) (workflow.Backend, error) {
 	var store workflowd.Store
 	var err error

@@ -91,7 +91,8 @@ func spanName(s *protocol.Span, all []protocol.Span) string {
 	return s.ID
 }
 
-// hookBefore names the one hook that was open when a span began: by its token, which of a webhook is a secret.
+// hookBefore returns the name of the only hook that was open when a span began: the hook's token.
+// The tokens of webhooks are secret.
 func hookBefore(s *protocol.Span, all []protocol.Span) string {
 	name, open := "a hook", 0
 	for i := range all {

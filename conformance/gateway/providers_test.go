@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// dialects are the providers, by the format each speaks. Compatible is one more
-// server that speaks OpenAI's, and says what it thinks.
+// dialects are the providers, by the format that each speaks. Compatible is
+// another server of OpenAI's format, which returns its reasoning.
 var dialects = map[string]string{
 	"chat": gatewaytest.Chat, "compatible": gatewaytest.Chat, "responses": gatewaytest.Responses,
 	"messages": gatewaytest.Messages, "gemini": gatewaytest.Gemini, "converse": gatewaytest.Converse,
@@ -43,7 +43,7 @@ func play(t *testing.T) *providers {
 	return p
 }
 
-// world is what a test program is told: see world.mjs.
+// world is the input of a test program: see world.mjs.
 type world struct {
 	URL      string                 `json:"url"`
 	Key      string                 `json:"key"`

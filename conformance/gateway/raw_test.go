@@ -38,7 +38,7 @@ func TestRaw(t *testing.T) {
 				if !bytes.Equal(body, f.Whole) {
 					t.Errorf("%s: %.300s\nand not %.300s", id, body, f.Whole)
 				}
-				// Another model took over, whose price nobody knows.
+				// A fallback model answered, whose price is not known.
 				unpriced := strings.HasSuffix(id, "/anthropic-fallback") || !bytes.Contains(f.Whole, []byte(`"usage"`))
 				if cost := head.Get("X-Cay-Cost"); !strings.HasPrefix(head.Get("X-Cay-Generation-Id"), "gen_") || cost == "" && !unpriced {
 					t.Errorf("%s: the headers are %v", id, head)

@@ -71,7 +71,7 @@ type endpoint struct {
 	Price map[string]string `json:"price"`
 }
 
-// modelNames are the models that all providers have; see gatewaytest.
+// modelNames returns the models that all providers have; see gatewaytest.
 func modelNames() []string {
 	names := []string{"text", "echo", "caller", "json", "tools", "noargs", "think", "muse", "agent", "long", "filtered", "slow", "flaky"}
 	for _, f := range gatewaytest.Faults() {
@@ -255,7 +255,8 @@ type wantedUsage struct {
 var spoken = map[string]string{"openai": gatewaytest.Chat, "responses": gatewaytest.Responses, "anthropic": gatewaytest.Messages}
 
 // deferred is the recorded result of a tool whose call was in an answer before.
-// Clients of the AI SDK take that for tools that they were told of only.
+// Clients of the AI SDK accept such a result only for tools that they have
+// declared.
 const deferred = "anthropic/anthropic-tool-search-deferred-bm25.2"
 
 // recordings are all recorded answers of the providers that are translated for a

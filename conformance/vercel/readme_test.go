@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// browser is the program that the examples call to open a page: it loads it until
-// it is there, as a person would, and tells the test.
+// browser is the program that the examples call to open a page: like a person, it
+// reloads the page until the server answers, and reports the page to the test.
 const browser = `#!/usr/bin/env node
 (async () => {
   const URL = process.argv[2];
@@ -149,7 +149,7 @@ func (s *site) runs(t *testing.T, dir string, w world, code string) {
 	}
 }
 
-// opens runs a program until it has opened a page, which is that of the example.
+// opens runs an example until it has opened its page.
 func (s *site) opens(t *testing.T, dir string, w world, code string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -50,7 +50,7 @@ type credentials struct {
 	ProjectID string `json:"projectId"`
 }
 
-// world is what a test program is told: see world.mjs.
+// world is the input of a test program: see world.mjs.
 type world struct {
 	credentials
 	Name    string      `json:"name"` // the name of its team and of its project
@@ -77,8 +77,8 @@ func open(t *testing.T, change ...func(*config.Config)) *site {
 		imagetest.Acquire(t, ref)
 	}
 	n := networktest.Start(t)
-	// Sandboxes trust the authority of their internet as one that an operator added
-	// to this machine's.
+	// Sandboxes trust the authority of the simulated internet, because the test
+	// adds it to this machine's authorities as an operator would.
 	trusted := t.TempDir()
 	if err := os.WriteFile(filepath.Join(trusted, "internet.pem"), networktest.RootPEM(), 0o644); err != nil {
 		t.Fatal(err)

@@ -1,8 +1,8 @@
-// Package workflow runs programs of the Workflow SDK, unmodified, against a daemon: both
-// of its lines, whose workflows are kept by its client of the hosted service.
+// Package workflow runs programs of the Workflow SDK, unmodified, against a daemon: both lines of
+// the SDK, with the SDK's own client of the hosted service as the World.
 //
-// "make conformance-workflow-deps" in the root installs the SDK, as v4, v5 and testing lock it. Apps are
-// pointed at the daemon the way users do it, by "cay vercel exec -- npm start".
+// "make conformance-workflow-deps" in the root installs the SDK, as v4, v5 and testing lock it.
+// Apps find the daemon as users' apps do, by "cay vercel exec -- npm start".
 //
 //	app/               an app of our own, with one workflow for each thing that the SDK can do
 //	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
@@ -12,5 +12,5 @@
 //	chat_test.go       pages of both lines in a browser that reloads them
 //	testing/           the SDK's own suite for Worlds
 //
-// Each test has a daemon; the apps' deployments and runs are its own.
+// Each test has its own daemon, with the deployments and runs of its apps.
 package workflow

@@ -14,8 +14,9 @@ import (
 	"github.com/cayhq/cay/internal/testenv"
 )
 
-// TestKilled kills the app asleep, in the middle of a step and before it has begun; when it is
-// started again, at another address, its runs end as ever, and nobody asks for them.
+// TestKilled kills the app while a run sleeps, in the middle of a step, and before the run has
+// begun. When the app is started again, at another address, its runs complete without further
+// requests.
 func TestKilled(t *testing.T) {
 	need(t, lines...)
 	d := testenv.Start(t)

@@ -28,7 +28,7 @@ import (
 //go:embed page.html
 var page []byte
 
-// City is what the tools are asked about.
+// City is the input of the tools.
 type City struct {
 	City string `json:"city" jsonschema:"its name in English"`
 }

@@ -32,7 +32,8 @@ type Report struct {
 	Tests    string `json:"tests"`
 	Output   string `json:"output"` // of the tests, the last time
 	Attempts int    `json:"attempts"`
-	// Prepared is the snapshot the sandbox was made from, Reused that it was there.
+	// Prepared is the snapshot that the sandbox started from; Reused says that the
+	// snapshot existed already.
 	Prepared string      `json:"prepared"`
 	Reused   bool        `json:"reused"`
 	Usage    agent.Usage `json:"usage"`

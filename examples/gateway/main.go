@@ -20,7 +20,7 @@ import (
 // maxAnswer is how much of an answer is read.
 const maxAnswer = 1 << 20
 
-// ask is what any client of OpenAI's sends. It knows nothing of the gateway.
+// ask sends the request of any client of OpenAI's API. It knows nothing of the gateway.
 func ask(ctx context.Context, client *http.Client, model, question string) (text string, head http.Header, err error) {
 	body, err := json.Marshal(map[string]any{
 		"model":    model,

@@ -9,13 +9,13 @@
 // memory for at most 30 s; revoking drops it at once in this process, and other
 // processes on the same database follow within those 30 s.
 //
-// Some clients only take a JSON Web Token. A JWT of ours is another form of a
-// token, for one project of its team: the JWT is valid while its signature, its
-// expiry and the token are, and the token's row, not the JWT, has its team and
-// rights. See package oidc for the keys.
+// Some clients only take a JSON Web Token. The daemon can issue a token as a JWT,
+// for one project of the token's team. The JWT is valid while the token is, and as
+// long as the JWT's own expiry allows; the token's row, not the JWT, decides about
+// team and rights. See package oidc for the keys.
 //
-// Why a secret was refused (unknown, expired, revoked) is not told apart, and
-// no secret is ever logged or put into an error.
+// Errors do not say whether a secret is unknown, expired or revoked, and no secret
+// is ever logged or put into an error.
 //
 // # Logins of devices
 //
@@ -26,18 +26,18 @@
 //	                      +---------- denies ----------------+----> denied
 //
 // The token is an ordinary one for 30 days, and comes with a refresh token that
-// replaces both. All of this is in the database, codes as hashes.
+// replaces both. The database has the logins, with codes as hashes.
 //
 // # Logins in browsers
 //
-// The web inspector is logged in to with a token, or with the code of a link that a
-// token has made. The browser then holds a session, in two halves: a cookie, which
-// it also sends to whatever else is served on this host, since cookies do not know
-// ports; and a key, which the page keeps to itself and sends as a header. A session
-// speaks for its token and is gone with it, or after 7 days, or 12 hours without
-// use.
+// The web inspector is logged in to with a token, or with the code of a link that
+// a token has made. The browser then holds a session, in two halves: a cookie,
+// which the browser also sends to every other server on this host, since cookies
+// are not bound to ports; and a key, which the page keeps to itself and sends as a
+// header. A session acts for its token, and ends with the token, after 7 days, or
+// after 12 hours without use.
 //
-// # Who may do what
+// # Rights
 //
 //	token of a project   sees its own team, project and identity
 //	token of a team      also makes and deletes the team's projects and tokens

@@ -29,7 +29,7 @@ const (
 type Config struct {
 	DB     *db.DB
 	Logger *slog.Logger
-	// DefaultQuota bounds teams that have no quota of their own.
+	// DefaultQuota is the quota of teams without a quota of their own.
 	DefaultQuota account.Quota
 	// AdminTokenFile is where Start writes the admin token.
 	AdminTokenFile string

@@ -86,7 +86,7 @@ func (b *bundle) open(t *testing.T) {
 	t.Cleanup(b.Engine.Stop)
 }
 
-// loseSecrets makes the engine that is opened next have another key for them.
+// loseSecrets gives the next engine another secret key.
 func (b *bundle) loseSecrets(t *testing.T) {
 	t.Helper()
 	checktest.OK(t, os.Remove(filepath.Join(b.dir, "secret.key")))

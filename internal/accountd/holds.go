@@ -62,7 +62,7 @@ func (hs *holds) end(tokenID string, by *hash) {
 	}
 }
 
-// tokens lists those that have requests under way.
+// tokens lists the tokens with requests in progress.
 func (hs *holds) tokens() []string {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// jwtAudience tells JWTs that are secrets of this API from all others that our
-	// keys sign: no URL is like it.
+	// jwtAudience distinguishes JWTs for this API from all other JWTs that our
+	// keys sign: no URL can equal it.
 	jwtAudience = "cay:api"
 
 	jwtTTL      = 10 * 365 * 24 * time.Hour // of a token that does not say when it expires
@@ -169,8 +169,8 @@ func (k *keys) get(ctx context.Context, e *Engine, create bool) (*oidc.Ring, err
 }
 
 // read returns the stored keys, newest first. A key that cannot be opened was
-// sealed with a secret key that is lost: tokens that it has signed are refused
-// from now on.
+// sealed with a secret key that is lost: JWTs of that key are refused from now
+// on.
 func (k *keys) read(ctx context.Context, e *Engine) ([]*oidc.Key, error) {
 	rows, err := e.store.signingKeys(ctx)
 	if err != nil {
@@ -209,7 +209,7 @@ func (k *keys) create(ctx context.Context, e *Engine) (*oidc.Key, error) {
 	return key, nil
 }
 
-// keyOwner is what a key is sealed for.
+// keyOwner returns the owner for sealing a key.
 func keyOwner(id string) string { return "signing key " + id }
 
 // Sign makes a JWT of claims with the installation's key. See package oidc.
@@ -221,8 +221,8 @@ func (e *Engine) Sign(ctx context.Context, claims any) (string, error) {
 	return ring.Sign(claims)
 }
 
-// Issuer is the URL by which others know this installation, and below which they
-// find its keys.
+// Issuer is the URL of this installation for other services, which find its keys
+// below that URL.
 func (e *Engine) Issuer() string {
 	if e.cfg.PublicURL != "" {
 		return e.cfg.PublicURL

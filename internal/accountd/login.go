@@ -140,9 +140,9 @@ func (e *Engine) completeLogin(ctx context.Context, device hash, l *deviceLogin,
 	return &grant{secret, refresh, l.scope, expires.Sub(now)}, nil
 }
 
-// renewLogin replaces a login's token and its refresh token. A refresh token that
-// comes again after it was replaced has been stolen, from the one who used it
-// first or by them: the login ends.
+// renewLogin replaces a login's token and its refresh token. If a replaced
+// refresh token is used again, either the first or the second use was by a thief:
+// the login ends.
 func (e *Engine) renewLogin(ctx context.Context, clientID, refresh string) (*grant, error) {
 	bad := &oauthError{"invalid_grant", "the refresh token is not valid: it is unknown, expired, used before or revoked"}
 	old := hash(sha256.Sum256([]byte(refresh)))

@@ -259,7 +259,8 @@ func TestEngine_SigningKeyLost(t *testing.T) {
 	b.Engine.Stop()
 	b.loseSecrets(t)
 	b.open(t)
-	// Codes are hashed with it: without it, the database does not tell them.
+	// Codes are hashed with the lost key: the database alone does not reveal
+	// them.
 	if _, err := b.ApproveDeviceLogin(admin, waiting.UserCode, account.ApproveParams{}); cay.CodeOf(err) != cay.NotFound {
 		t.Fatalf("a code from before: %v, want not_found", err)
 	}
@@ -275,8 +276,8 @@ func TestEngine_SigningKeyLost(t *testing.T) {
 	}
 }
 
-// Tokens of two installations are no tokens of each other's, and what our key
-// has signed for others is none of the API's.
+// A JWT of another installation is refused, and so are JWTs that our key has
+// signed for other purposes.
 func TestEngine_ForeignJWT(t *testing.T) {
 	t.Parallel()
 	one, two := setup(t), setup(t)

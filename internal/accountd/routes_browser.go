@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// The login of the web inspector. Requests of pages of other origins do not come
-// here: api.SameOrigin refuses them, so nobody is logged in by somebody else.
+// The login of the web inspector. api.SameOrigin refuses requests from pages of
+// other origins before they come here, so no other site can log a browser in.
 
 // login begins a session: its id as a cookie that no script sees, its key in the
 // answer, for the page to keep.

@@ -27,8 +27,8 @@ const (
 
 var _ api.SessionAuthenticator = (*Engine)(nil)
 
-// browserSession is what the database keeps of a login in a browser. It speaks for
-// its token, and is gone with it.
+// browserSession is the row of a login in a browser. The session acts for its token,
+// and is deleted with the token.
 type browserSession struct {
 	token     account.Token
 	usedAt    time.Time

@@ -37,7 +37,7 @@ func isOpaque(s string) bool {
 	return len(s) == secretLength && strings.HasPrefix(s, secretPrefix)
 }
 
-// hash is the SHA-256 of a secret, the only form of it that is kept.
+// hash is the SHA-256 of a secret; the secret itself is not stored.
 type hash [sha256.Size]byte
 
 func newSecret() (secret string, h hash) {
@@ -261,8 +261,8 @@ func (e *Engine) Authenticate(ctx context.Context, secret string) (api.Principal
 	return entry.principal, nil
 }
 
-// secretEntry returns what is known of a secret. Errors: unauthenticated if it is
-// good for nothing.
+// secretEntry returns the token of a secret. Errors: unauthenticated if the secret
+// is not valid.
 func (e *Engine) secretEntry(ctx context.Context, secret string, now time.Time) (*cached, error) {
 	h := hash(sha256.Sum256([]byte(secret)))
 	entry, generation := e.cache.get(h, now)
@@ -288,7 +288,7 @@ func (e *Engine) secretEntry(ctx context.Context, secret string, now time.Time) 
 	return entry, nil
 }
 
-// lookUp returns what is known of the secret with that hash, nil if it is nobody's.
+// lookUp returns the token with the hash of its secret, nil if there is none.
 func (e *Engine) lookUp(ctx context.Context, h hash) (*cached, error) {
 	t, err := e.store.findToken(ctx, h)
 	if t == nil || err != nil {

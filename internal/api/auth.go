@@ -16,7 +16,7 @@ type Authenticator interface {
 	Authenticate(ctx context.Context, secret string) (Principal, error)
 }
 
-// Credential is what a request was authenticated by: a token's secret, or a session.
+// Credential is the proof that authenticated a request: a token's secret, or a session.
 type Credential struct {
 	Secret  string
 	Session *Session // nil: the secret
@@ -25,10 +25,11 @@ type Credential struct {
 // Holder is an Authenticator that ends the requests of who is to be here no longer,
 // however long they would go on: streams, terminals.
 type Holder interface {
-	// Hold returns a context for the request of p, who was authenticated by c. It ends,
-	// with an unauthenticated error as its cause, as soon as c is good no longer: its session
-	// was logged out of, its token revoked, or either has expired. release is called
-	// when the request has ended. Errors: unauthenticated if that is so already.
+	// Hold returns a context for the request of p, who was authenticated by c. The
+	// context ends, with an unauthenticated error as its cause, as soon as c is not
+	// valid any more: the session was logged out of, the token revoked, or either has
+	// expired. release is called when the request has ended. Errors: unauthenticated if
+	// c is not valid already.
 	Hold(ctx context.Context, p Principal, c Credential) (held context.Context, release func(), err error)
 }
 

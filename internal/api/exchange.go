@@ -17,8 +17,8 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// exchangeFrom returns the request's exchange, nil if it did not come through
-// Log. A nil exchange forgets what it is told.
+// exchangeFrom returns the request's exchange, nil if the request did not come
+// through Log. Methods of a nil exchange do nothing.
 func exchangeFrom(ctx context.Context) *exchange {
 	x, _ := ctx.Value(exchangeKey{}).(*exchange)
 	return x

@@ -16,14 +16,14 @@ import (
 )
 
 // Handler serves a request or returns why it cannot. Errors that are not a
-// *cay.Error are the daemon's own: they are logged and shown as "internal error".
-// A Handler that fails after it began to answer breaks the connection, so that
-// the client does not take half an answer for a whole one.
+// *cay.Error are the daemon's own: the log has them, and the client gets "internal
+// error". If a Handler fails after it began to answer, the connection is aborted,
+// so that the client does not take half an answer for a whole one.
 type Handler func(w http.ResponseWriter, r *http.Request) error
 
-// status is the only place where codes meet HTTP. 499 is what proxies call a
-// client that left. A missing executable is 422: the request is well formed,
-// the sandbox just cannot do it.
+// status is the only place that maps codes to HTTP. Proxies use 499 for a client
+// that left. A missing executable is 422: the request is well formed, but the
+// sandbox cannot fulfil it.
 var status = map[cay.Code]int{
 	cay.Invalid:           http.StatusBadRequest,
 	cay.Unauthenticated:   http.StatusUnauthorized,
@@ -198,7 +198,7 @@ func WriteJSON(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
-// NoContent answers that it is done and there is nothing to say.
+// NoContent answers with status 204.
 func NoContent(w http.ResponseWriter) error {
 	w.WriteHeader(http.StatusNoContent)
 	return nil

@@ -23,10 +23,10 @@ const (
 	bodyTimeout = 30 * time.Second // for a whole JSON body to arrive
 )
 
-// ReadJSON decodes the request's body, one JSON object, into v. It is strict,
-// so that a misspelt option is not silently ignored: unknown and repeated
-// members are refused, names are case-sensitive. Errors: invalid, which names
-// the member; too_large beyond 1 MiB or 64 levels; deadline_exceeded.
+// ReadJSON decodes the request's body, one JSON object, into v. Decoding is
+// strict, so that no misspelt option is ignored: unknown and repeated members
+// are refused, names are case-sensitive. Errors: invalid, with the member's
+// name; too_large beyond 1 MiB or 64 levels; deadline_exceeded.
 func ReadJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if err := checkJSONType(r); err != nil {
 		return err

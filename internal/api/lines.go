@@ -30,8 +30,8 @@ const (
 	queued = 8
 )
 
-// Source is what a stream is made from. Next returns io.EOF at the end; Close
-// makes a Next that waits return.
+// Source is the source of a stream. Next returns io.EOF at the end; Close makes a
+// waiting Next return.
 type Source[T any] interface {
 	Next() (T, error)
 	io.Closer

@@ -41,8 +41,8 @@ func (m *Mux) Handle(pattern string, h Handler) {
 	m.mux.Handle(pattern, authenticate(m.auth, h))
 }
 
-// HandleIn registers h as Handle does, for a protocol that is not ours: write
-// writes its errors, those of authentication too.
+// HandleIn registers h as Handle does, for a route of another protocol: write writes
+// the route's errors, errors of authentication included.
 func (m *Mux) HandleIn(pattern string, h Handler, write ErrorWriter) {
 	m.routes = append(m.routes, pattern)
 	m.mux.Handle(pattern, authenticate(m.auth, h.in(write)).in(write))

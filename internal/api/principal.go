@@ -11,7 +11,7 @@ type Principal struct {
 	// Admin tokens are the operator's: they reach every team. TeamID is then
 	// the team the request speaks for.
 	Admin bool
-	// Images is the right to bring images of the token of a project that has it.
+	// Images says that a token of a project has the right to add images.
 	Images bool
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Query reads the parameters in a request's URL. Each method takes one
-// parameter, given at most once unless it says otherwise; Err then reports the
-// first that was wrong, or one that nobody took.
+// Query reads the parameters in a request's URL. Each method reads one
+// parameter, given at most once unless the method says otherwise; Err then
+// reports the first wrong parameter, or a parameter that no method has read.
 type Query struct {
 	values url.Values
 	taken  map[string]bool
@@ -121,7 +121,7 @@ func (q *Query) Int(name string, low, high, def int64) int64 {
 	return n
 }
 
-// Time returns a time as RFC 3339 writes it; the zero time if it is not there.
+// Time returns a time in RFC 3339; the zero time for a missing parameter.
 func (q *Query) Time(name string) time.Time {
 	s := q.String(name)
 	if s == "" && !q.Has(name) {

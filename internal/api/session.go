@@ -74,9 +74,9 @@ func sessionKey(r *http.Request) string {
 	return key
 }
 
-// ownPage refuses what a browser sends for a page of another origin, other ports of
-// this host included. WebSockets always say where they come from; other requests do where
-// the browser says so.
+// ownPage refuses requests that a browser sends for a page of another origin, other ports
+// of this host included. WebSocket requests always have an Origin; other requests are
+// checked if the browser sends their origin.
 func ownPage(r *http.Request) error {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if site != "" && site != "same-origin" {

@@ -236,7 +236,7 @@ func TestBody_Stalls(t *testing.T) {
 			})
 			io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
 			if kind == "content" {
-				// Slow is fine, as long as something comes.
+				// A slow client is accepted, as long as it sends something.
 				for range 5 {
 					time.Sleep(api.StallTimeout / 2)
 					io.WriteString(conn, "x")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Front is an address that stays while the server behind it is another, or none: a port
-// that is given up may be another's when it is asked for again.
+// Front is an address that stays the same while the server behind it is replaced or
+// missing. Without it, another process could take the port of a stopped server.
 type Front struct {
 	Addr   string // host:port
 	behind atomic.Pointer[string]

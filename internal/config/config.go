@@ -1,7 +1,7 @@
 // Package config is the daemon's configuration: a single struct, filled from the
 // defaults, then a YAML file, then the environment, then flags.
 //
-// Every setting has one key, and its other names follow from it: the key
+// Every setting has a key, from which its other names are derived: the key
 // quota.creates_per_minute is the variable CAY_QUOTA_CREATES_PER_MINUTE and the
 // flag --quota-creates-per-minute. A file looks like this; unknown and repeated
 // keys are refused, so that a typing error cannot pass for a setting:
@@ -50,10 +50,11 @@ type Config struct {
 	// refused, so that a web page cannot reach it by DNS rebinding.
 	// "*.example.com" stands for all names below example.com.
 	AllowedHosts []string `yaml:"allowed_hosts"`
-	// PublicURL is where clients reach the API, as https://cay.example.com: it is
-	// the issuer of what the daemon signs, and logins are approved there. Empty:
-	// wherever a request was addressed to, and the address in Listen for what is
-	// signed without one. Behind a proxy that ends TLS it must be set.
+	// PublicURL is the URL at which clients reach the API, such as
+	// https://cay.example.com. It is the issuer of the daemon's JWTs, and people
+	// approve logins there. Empty means the host of each request, and the address
+	// in Listen for JWTs that are signed without a request. PublicURL must be set
+	// behind a proxy that ends TLS.
 	PublicURL string `yaml:"public_url"`
 	// PreviewDomain is the domain one label below which previews are served:
 	// <label>.localhost. Its names have to lead here, by a wildcard DNS record,
@@ -104,14 +105,14 @@ type Config struct {
 	// DiskReserve is how much of the disk of Data stays free: with less than that,
 	// no sandbox is created and nothing is saved.
 	DiskReserve Size `yaml:"disk_reserve"`
-	// SnapshotExpiration is how long snapshots are kept of sandboxes that do not
-	// say.
+	// SnapshotExpiration is how long snapshots are kept of sandboxes without an
+	// expiration of their own.
 	SnapshotExpiration time.Duration `yaml:"snapshot_expiration"`
 
 	// Pool is how many booted machines wait for sandboxes that ask for nothing:
 	// the default image and runtime, CPUs, memory and disk.
 	Pool int `yaml:"pool"`
-	// Pools are further pools, of other kinds of machines. They can be set in a
+	// Pools has further pools, of other kinds of machines. Pools can be set in a
 	// file only.
 	Pools []Pool `yaml:"pools"`
 
@@ -119,16 +120,18 @@ type Config struct {
 	// the postgres:// URL of a database that may be shared with other daemons and
 	// programs.
 	WorkflowDatabase string `yaml:"workflow_database"`
-	// WorkflowSync makes what workflows did survive a power cut, not only a crash of
-	// the daemon. PostgreSQL always does, unless it is told otherwise.
+	// WorkflowSync makes the data of workflows survive a power cut, not only a
+	// crash of the daemon. PostgreSQL always does so, unless PostgreSQL is
+	// configured otherwise.
 	WorkflowSync bool `yaml:"workflow_sync"`
 	// WorkflowRetention is how long ended runs of apps in other languages are kept that do
 	// not say; the SDK in Go says so in definitions. 0 keeps them.
 	WorkflowRetention time.Duration `yaml:"workflow_retention"`
 
-	// GatewayListen is the host:port of the AI gateway, which has an origin of its
-	// own; "off" for none. Port 0 takes any free one. Empty: the port after that of
-	// Listen, on the same host. TLSCert, TLSKey and Insecure are for both.
+	// GatewayListen is the host:port of the AI gateway, which has its own origin;
+	// "off" disables the gateway. Port 0 takes any free port. Empty means the port
+	// after the port of Listen, on the same host. TLSCert, TLSKey and Insecure
+	// apply to both.
 	GatewayListen string `yaml:"gateway_listen"`
 	// GatewayConfig is the YAML file of providers, models and rules; the daemon
 	// reads it again when it has changed. Empty means gateway.yaml in Data, if that
@@ -196,7 +199,7 @@ type Limits struct {
 	VCPUs   float64       `yaml:"vcpus"`
 	Memory  Size          `yaml:"memory"`
 	Disk    Size          `yaml:"disk"`
-	// Snapshot is how large one snapshot may be.
+	// Snapshot bounds the size of one snapshot.
 	Snapshot Size `yaml:"snapshot"`
 	// Starts is how many sandboxes boot at the same time; others wait.
 	Starts int `yaml:"starts"`

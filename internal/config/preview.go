@@ -13,8 +13,8 @@ import (
 // labelMark is where the label goes in preview_url.
 const labelMark = "{label}"
 
-// PreviewURL returns the URL of a preview. port is that of the listener, which
-// counts unless preview_url is set.
+// PreviewURL returns the URL of a preview. port is the listener's port, which
+// is used unless preview_url is set.
 func (c *Config) PreviewURL(label string, port int) string {
 	if c.PreviewTemplate != "" {
 		return strings.TrimSuffix(strings.ReplaceAll(c.PreviewTemplate, labelMark, label), "/")

@@ -162,8 +162,8 @@ func client(t *testing.T, url, data string) *sandbox.Client {
 	return sandbox.NewClient(sandbox.ClientOptions{URL: url, Token: strings.TrimSpace(string(token)), HTTPClient: &http.Client{Transport: tr}})
 }
 
-// sentries counts the sentries whose state is below dir. It checks that they run the
-// program cay-sentry, if this build has that program embedded.
+// sentries counts the sentries whose state is below dir. It checks that sentries
+// run the program cay-sentry, if this build has cay-sentry embedded.
 func sentries(t *testing.T, dir string) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -15,7 +15,7 @@ import (
 //go:embed testdata/egress/raw.py
 var rawPython []byte
 
-// attempt is what testdata/egress/raw.py does, and what must come of it.
+// attempt is input for testdata/egress/raw.py, with the expected result.
 type attempt struct {
 	To    string   `json:"to"`
 	Port  int      `json:"port"`

@@ -539,7 +539,7 @@ func TestEgress_AllowRanges(t *testing.T) {
 	}, dials: []string{"tcp 10.77.0.5:80"}})
 }
 
-// hostAddrs are the IPv4 addresses of this machine that are not loopback.
+// hostAddrs returns this machine's IPv4 addresses except loopback addresses.
 func hostAddrs(t *testing.T) []string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()

@@ -50,8 +50,8 @@ func blockedAddress() []probe {
 	}
 	return append(all,
 		probe{URL: "https://169.254.169.254/", sees: tlsAlert + "|" + refused, flow: "denied blocked range 169.254.0.0/16"},
-		// Which numbers are loopback, multicast or broadcast the guest's own kernel
-		// knows: these may not get as far as us.
+		// The guest's own kernel knows the loopback, multicast and broadcast
+		// addresses: packets to them may not reach the daemon.
 		probe{URL: "http://0.0.0.0/", sees: ""},
 		probe{URL: "http://127.0.0.1/", sees: refused},
 		probe{URL: "http://[::1]/", sees: refused + "|EADDRNOTAVAIL|assign"},

@@ -249,7 +249,8 @@ func TestEgress_Secret(t *testing.T) {
 	if body := get(t, s.daemon.URL()+"/metrics", string(token)); strings.Contains(body, pattern) {
 		t.Error("the metrics have it")
 	}
-	// A policy as it was read changes nothing; what is shown is no value.
+	// Setting the policy as it was read changes nothing: the redacted text is
+	// not a value.
 	if err := st.SetNetwork(t.Context(), sb.Network); err == nil {
 		t.Error("a redacted value is taken for one")
 	}

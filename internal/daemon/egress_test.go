@@ -85,7 +85,7 @@ func (r result) String() string {
 	return fmt.Sprintf("status %d, body %.300q, error %q, issuer %q, in %.2f s", r.Status, r.Body, r.Error, r.Issuer, r.Seconds)
 }
 
-// site is a daemon whose guests have an Internet of their own.
+// site is a daemon whose guests have a simulated Internet.
 type site struct {
 	*sandbox.Client
 	net    *networktest.Internet

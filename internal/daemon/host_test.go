@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/testenv"
 )
 
-// Operators are told how the machine is; tokens of a team or a project are not, since
-// that says what others do.
+// Operators can read the machine's load; tokens of a team or a project cannot,
+// because the load shows the activity of others.
 func TestDaemon_Host(t *testing.T) {
 	t.Parallel()
 	env := testenv.Start(t)

@@ -58,8 +58,8 @@ func TestForwardToken(t *testing.T) {
 	s.forwarded(t, sb)
 }
 
-// A daemon that is told its URL is that to everybody, also to who comes by
-// another, and answers to its host.
+// A daemon with a configured URL gives that URL to every client, also to clients
+// that use another URL, and answers to its host.
 func TestPublicURL(t *testing.T) {
 	t.Parallel()
 	s := &site{cfg: settings(t.TempDir()), log: &checktest.Log{}}

@@ -16,8 +16,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The images of a team are its own: for its sandboxes, on its account, and until
-// they are removed.
+// The images of a team belong to the team: its sandboxes can use them, they
+// count against its quota, and they stay until they are removed.
 func TestImages_OfTeam(t *testing.T) {
 	env := testenv.Start(t)
 	ctx := t.Context()

@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ballast is memory that nobody touches, in bytes: it takes room in no RAM. The
-// collector runs when the heap has doubled, and that of a daemon with nothing to do is
-// so small that a thousand calls of the gateway double it. With as much more of it
-// the collector runs a third as often.
+// ballast is memory that is never touched, in bytes, and takes no RAM. The garbage collector
+// runs when the heap has doubled, and the heap of an idle daemon is so small that a thousand
+// calls of the gateway double it. With the ballast the collector runs a third as often.
 const ballast = 16 << 20
 
 // newBallast returns what is to be kept for as long as the daemon runs; nil if there
@@ -38,8 +37,8 @@ func settle(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// forgetProgram unmaps pages of the program's text and constants, all of which are as
-// they are in its file.
+// forgetProgram unmaps pages of the program's text and constants, which are all identical to
+// the program's file.
 func forgetProgram() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {

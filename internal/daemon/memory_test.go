@@ -22,7 +22,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// fileMemory is how much of this process's memory is that of files, in kB.
+// fileMemory returns the file-backed part of this process's memory, in kB.
 func fileMemory(t *testing.T) (kB int) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -72,8 +72,8 @@ func newGatewayMetrics(registry *prometheus.Registry) *gatewayMetrics {
 	return m
 }
 
-// maxModelNames is how many models have series of their own: callers can name any
-// model of some providers.
+// maxModelNames is how many models get time series of their own: callers can name
+// any model of some providers.
 const maxModelNames = 500
 
 func (m *gatewayMetrics) model(name string) string {

@@ -22,7 +22,7 @@ type poolLabels [5]string
 
 var poolLabelNames = []string{"image", "runtime", "vcpus", "memory_mb", "disk_mb"}
 
-// set keeps what has become of a pool.
+// set records the counters of a pool.
 func (m *poolMetrics) set(p sandbox.Pool) {
 	labels := poolLabels{
 		p.Image, p.Runtime, strconv.FormatFloat(p.VCPUs, 'g', -1, 64), strconv.FormatInt(p.MemoryMB, 10), strconv.FormatInt(p.DiskMB, 10),

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/preview"
 )
 
-// previewTargets is the engine as previews see it.
+// previewTargets adapts the engine to previews.
 type previewTargets struct{ *sandboxd.Engine }
 
 func (t previewTargets) Preview(ctx context.Context, label string) (*preview.Target, error) {
@@ -50,8 +50,8 @@ func (d *Daemon) previewURLs() func(label string) string {
 	return func(label string) string { return d.cfg.PreviewURL(label, int(d.port.Load())) }
 }
 
-// listenPort is the port of l, or the one l is going to have if it is nil; 0 if
-// that is not known yet.
+// listenPort returns the port of l, or, if l is nil, the port in the
+// configuration; 0 if the port is not known yet.
 func listenPort(cfg config.Config, l net.Listener) int {
 	if l != nil {
 		if addr, ok := l.Addr().(*net.TCPAddr); ok {

@@ -182,7 +182,7 @@ func TestPreview(t *testing.T) {
 		t.Errorf("a header of 80 KiB: %d", status)
 	}
 
-	// A port that is removed, a sandbox that has ended.
+	// A removed port, and a sandbox that has ended.
 	if _, err := env.Client.Update(ctx, "site", sandbox.UpdateParams{Ports: []sandbox.PortParams{{Port: 3001}}}); err != nil {
 		t.Fatal(err)
 	}

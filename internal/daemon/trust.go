@@ -29,7 +29,7 @@ func loadTrust(log *slog.Logger) func() (*trust.Bundle, error) {
 	return load
 }
 
-// authorities is what guests are told to trust.
+// authorities are the certificates that guests are made to trust.
 type authorities struct {
 	extra       []byte // certificates added to this machine's
 	ours        []byte

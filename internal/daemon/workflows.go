@@ -76,7 +76,7 @@ func (d *Daemon) inUse(ctx context.Context, teamID, projectID string) (string, e
 	return strings.TrimPrefix(has+", runs of workflows", ", "), nil
 }
 
-// workflowMetrics are the counters of workflows, as Prometheus reads them.
+// workflowMetrics are the counters of workflows for Prometheus.
 type workflowMetrics struct {
 	commit            prometheus.Histogram
 	events, failed    prometheus.Counter
@@ -142,9 +142,9 @@ func (m *workflowMetrics) Committed(events int, took time.Duration, err error) {
 	m.events.Add(float64(events))
 }
 
-// maxWorkflowNames is how many workflows have series of their own. Users choose
-// their names, so there could be any number. Projects would multiply them, and are
-// left out.
+// maxWorkflowNames is how many workflows get time series of their own. Users choose the
+// names, so their number is unbounded. Projects would multiply the series, and are left
+// out.
 const maxWorkflowNames = 500
 
 // label is the name under which a workflow is counted.

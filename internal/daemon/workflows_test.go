@@ -185,7 +185,7 @@ func testWorkflows(t *testing.T, cfg config.Config) {
 	}
 }
 
-// A project that has runs which have not ended is not deleted.
+// A project with runs that have not ended cannot be deleted.
 func TestDaemon_ProjectOfWorkflows(t *testing.T) {
 	t.Parallel()
 	cfg := settings(t.TempDir())

@@ -43,9 +43,10 @@ type Builder struct {
 	Timeout   time.Duration
 	NoCache   bool
 	Progress  func(template.Event)
-	// Network is the policy of RUN. The zero value is that of a sandbox without one.
+	// Network is the policy of RUN. The zero value means the default policy of a
+	// sandbox.
 	Network sandbox.Network
-	// Ensure makes sure that an image is there. Errors: those of sandbox.Images.Pull.
+	// Ensure pulls an image if it is missing. Errors: those of sandbox.Images.Pull.
 	Ensure func(ctx context.Context, ref string) error
 	// Note is told what was left out.
 	Note func(text string)
@@ -121,7 +122,7 @@ func platformArgs() map[string]string {
 	}
 }
 
-// proxyArgs are arguments that RUN has without ARG, if they are given.
+// proxyArgs are arguments that RUN gets without ARG, if the caller passes them.
 var proxyArgs = map[string]bool{
 	"HTTP_PROXY": true, "http_proxy": true, "HTTPS_PROXY": true, "https_proxy": true, "FTP_PROXY": true, "ftp_proxy": true,
 	"NO_PROXY": true, "no_proxy": true, "ALL_PROXY": true, "all_proxy": true,

@@ -35,7 +35,7 @@ type Limit struct {
 // ErrFull is the error of Enter if as many wait as may.
 var ErrFull = errors.New("too many wait already")
 
-// New returns a limit that nobody has a place of.
+// New returns a limit with all places free.
 func New(b Bounds) *Limit {
 	l := &Limit{bounds: b, free: b.All, queues: make(map[string]*list.List)}
 	if b.Each > 0 {

@@ -83,8 +83,8 @@ func (f *Forwards) Token(ctx context.Context, machine, audience string) (string,
 	return t.text, nil
 }
 
-// keep remembers t. When there are too many it forgets those that are over, or
-// else any.
+// keep remembers t. When there are too many tokens, keep drops expired ones, or
+// else random ones.
 func (f *Forwards) keep(key forwardKey, t forwardToken, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -66,7 +66,7 @@ func (k *Key) Marshal() ([]byte, error) {
 	return der, nil
 }
 
-// public is the key as the JWKS document has it.
+// public returns the key in the form of the JWKS document.
 func (k *Key) public() jose.JSONWebKey {
 	return jose.JSONWebKey{Key: k.private.Public(), KeyID: k.id, Algorithm: string(jose.RS256), Use: "sig"}
 }

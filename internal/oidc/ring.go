@@ -130,9 +130,9 @@ func canonical(s string) bool {
 	return true
 }
 
-// Unverified decodes the claims of what has the form of a token, and reports
-// whether it has: for what must be known of a token before it is believed, or
-// where that is no question.
+// Unverified decodes the claims of a token without verifying its signature, and
+// reports whether s has the form of a token. Use it to read claims that are
+// needed before the verification, or where trust does not matter.
 func Unverified(s string, claims any) bool {
 	if !canonical(s) {
 		return false

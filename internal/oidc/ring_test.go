@@ -145,8 +145,8 @@ func part(v any) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// Whatever a token says of how it is to be checked, it is checked by RS256 with
-// a key of ours.
+// Whatever algorithm or key a token's header names, it is verified by RS256
+// with a key of the ring.
 func TestRing_Forged(t *testing.T) {
 	t.Parallel()
 	ours, theirs := made()[0], made()[1]

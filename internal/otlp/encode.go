@@ -9,7 +9,7 @@ import (
 	trace "go.opentelemetry.io/proto/slim/otlp/trace/v1"
 )
 
-// encode groups spans by what has made them. All are of one resource.
+// encode groups spans by the tracer that made them. All have the same resource.
 func encode(spans []sdktrace.ReadOnlySpan) []*trace.ResourceSpans {
 	if len(spans) == 0 {
 		return nil

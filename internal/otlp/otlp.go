@@ -1,6 +1,6 @@
 // Package otlp exports spans to an OpenTelemetry collector, over HTTP and in
-// Protocol Buffers, as the standard environment variables say. It does not know
-// what the spans mean.
+// Protocol Buffers, as the standard environment variables say. The meaning of the
+// spans does not matter.
 //
 // OpenTelemetry's own exporter for HTTP links all of gRPC; package otlp does not. A
 // collector beside the daemon can translate to gRPC.

@@ -137,15 +137,15 @@ func create(keyFile string) (err error) {
 	return nil
 }
 
-// Seal returns plain so that only Open, given the same owner, can read it.
-// owner names what it belongs to: sealed bytes that are moved elsewhere do not
-// open there.
+// Seal encrypts plain so that only Open, given the same owner, can read it.
+// owner names the row that the value belongs to: Open fails for sealed bytes
+// that were moved to another owner.
 func (b *Box) Seal(plain []byte, owner string) []byte {
 	return b.aead.Seal([]byte{version}, nil, plain, []byte(owner))
 }
 
-// Open returns what was sealed for owner. It fails for what is damaged, was
-// sealed with another key, or for another owner.
+// Open decrypts a value sealed for owner. It fails for a value that is damaged,
+// or sealed with another key or for another owner.
 func (b *Box) Open(sealed []byte, owner string) ([]byte, error) {
 	if len(sealed) == 0 || sealed[0] != version {
 		return nil, cay.Errorf(cay.Internal, "what is sealed for %s is damaged, or of a newer cay", owner)

@@ -111,8 +111,9 @@ func (d *Document) place(err error) (placed error) {
 	return err
 }
 
-// said is what comes after the file's name of an error of the library, or one like
-// it, whose first line is "[line:column] what is wrong"; the rest quotes the file.
+// said returns the message of an error of the library, without the file's name. The
+// first line of such an error is "[line:column] what is wrong"; the other lines quote
+// the file, and are dropped.
 func said(err error) string {
 	what, _, _ := strings.Cut(err.Error(), "\n")
 	pos, rest, ok := strings.Cut(strings.TrimPrefix(what, "["), "] ")

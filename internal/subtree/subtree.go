@@ -1,6 +1,6 @@
 // Package subtree signals and ends all descendants of this process, also those whose
-// own parents have ended. It is for a process that runs one command and must leave
-// nothing of it behind.
+// own parents have ended. It is for a process that runs one command and must end all
+// of the command's processes.
 //
 // Adopt comes before the command is started. After End has been called no other
 // goroutine may wait for a child.
@@ -88,7 +88,7 @@ func reap(killing *atomic.Bool) error {
 	}
 }
 
-// descendants returns the ids of all processes below this one, without those that have ended.
+// descendants returns the ids of all processes below this one that have not ended.
 func descendants() ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 // patience bounds what a child may take on a busy machine.
 const patience = time.Minute
 
-// TestMain is also the process whose descendants are ended: a test runner has children
-// of its own.
+// TestMain also plays the process whose descendants are ended, because a test runner
+// has children of its own.
 func TestMain(m *testing.M) {
 	if script := os.Getenv("SUBTREE_SCRIPT"); script != "" {
 		if err := root(script, os.Getenv("SUBTREE_KILL") != ""); err != nil {

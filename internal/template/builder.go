@@ -34,7 +34,7 @@ type Sandboxes interface {
 	DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error)
 }
 
-// Images is what a build does with images.
+// Images has the calls for images that a build makes.
 type Images interface {
 	Get(ctx context.Context, ref string) (*sandbox.Image, error)
 	// FromSnapshot makes an image of the files of a snapshot.
@@ -474,7 +474,8 @@ func (u *build) replace(ctx context.Context, box *sandbox.Sandbox, p sandbox.Sna
 	if err != nil || old == nil {
 		return s, err
 	}
-	// Nobody finds it by its name any more. A persistent sandbox may need it still.
+	// The former snapshot cannot be found by name any more. A persistent sandbox
+	// may still need it.
 	if _, err := u.Sandboxes.DeleteSnapshot(ctx, old.ID, sandbox.DeleteSnapshotParams{}); err != nil && cay.CodeOf(err) != cay.NotFound {
 		u.event(Event{Phase: PhaseLeft, Text: fmt.Sprintf("the former snapshot %s: %v", old.ID, err)})
 	}

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(tests{m}) }
 
-// tests are those of a binary that is also started as a sandbox's helper.
+// tests runs the tests of a binary that is also started as a sandbox's helper.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int { return testenv.Main(t.M) }

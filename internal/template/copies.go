@@ -26,7 +26,7 @@ import (
 // maxEntries bounds the files of one step. The guest refuses more, too.
 const maxEntries = 1_000_000
 
-// copied is what one source of a step comes to: files to unpack below a directory.
+// copied has the files of one source of a step, to unpack below a directory.
 type copied struct {
 	Dir   string // in the sandbox
 	Files []file // directories before their files
@@ -47,9 +47,9 @@ type file struct {
 	time time.Time
 }
 
-// scan finds what a step copies. Everything is looked up through root, so that no
-// link leads out of it; links that are copied have to stay within it, too.
-// Errors: invalid.
+// scan finds the files that a step copies. It resolves everything through root, so
+// that no link leads out of root; copied links must also stay within root. Errors:
+// invalid.
 func scan(ctx context.Context, root *os.Root, s Step, ignored func(string) (bool, bool)) ([]copied, error) {
 	if ignored == nil {
 		ignored = func(string) (bool, bool) { return false, false }

@@ -57,7 +57,7 @@ func openRoot(t *testing.T, dir string) *os.Root {
 	return root
 }
 
-// listing is what a scan found, as "dir: name mode link-or-size".
+// listing returns the files of a scan as "dir: name mode link-or-size".
 func listing(all []copied) []string {
 	var lines []string
 	for _, c := range all {

@@ -191,7 +191,7 @@ func (t *texts) UnmarshalYAML(unmarshal func(any) error) error {
 	return unmarshal((*[]string)(t))
 }
 
-// network is a policy as the API has it, or only its mode.
+// network is a policy in the API's form, or only its mode.
 type network struct{ sandbox.Network }
 
 // UnmarshalYAML takes a string or a policy.

@@ -35,8 +35,8 @@ const module = "github.com/cayhq/cay/"
 // maxOutput is how many bytes are printed of a failure: its end.
 const maxOutput = 4 << 10
 
-// test is a test or, without a name, a package; stage is the stage that runs it,
-// and the name of its file of events.
+// test is a test or, without a name, a package, in the file of events of a
+// stage.
 type test struct{ stage, pkg, name string }
 
 func (t test) String() string {
@@ -88,7 +88,7 @@ func (r *report) read(name string) error {
 	}
 }
 
-// event is one of `go doc test2json`.
+// event is an event of `go doc test2json`.
 type event struct {
 	Action, Package, Test, Output string
 	Elapsed                       float64 // seconds

@@ -48,8 +48,8 @@ func (b *bodySource) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	if b.want > 0 && err == nil && b.read+int64(n) == b.want {
-		// The last bytes are held back until it is known that they are the
-		// last: once they are sent the daemon may answer that all is well.
+		// Hold the last bytes back until the reader has ended without an error:
+		// once they are sent, the daemon may answer that the request succeeded.
 		var more [1]byte
 		var m int
 		for m == 0 && err == nil {

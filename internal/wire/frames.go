@@ -98,8 +98,8 @@ func brokenOff(err error) error {
 
 var errWriteClosed = errors.New("the connection was closed for writing")
 
-// Write implements net.Conn. After an error, a deadline that passed included,
-// no further one succeeds: part of a frame may have been sent.
+// Write implements net.Conn. After an error, including an expired deadline, all
+// further calls of Write fail: a part of a frame may have been sent.
 func (c *FrameConn) Write(p []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()

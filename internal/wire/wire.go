@@ -27,7 +27,7 @@ const (
 	TypeBytes         = "application/octet-stream"
 )
 
-// Error is a cay.Error as it travels.
+// Error is the JSON form of a cay.Error.
 type Error struct {
 	Code         cay.Code `json:"code"`
 	Message      string   `json:"message"`

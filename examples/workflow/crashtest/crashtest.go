@@ -35,8 +35,8 @@ func Main(m *testing.M, program func()) int {
 // has more to do.
 func IsProgram() bool { return os.Getenv(asProgram) != "" }
 
-// Databases runs a test on SQLite and on PostgreSQL. db is what the examples
-// take as -db.
+// Databases runs a test on SQLite and on PostgreSQL. db is the value of the
+// examples' flag -db.
 func Databases(t *testing.T, test func(t *testing.T, db string)) {
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
@@ -64,8 +64,8 @@ type Process struct {
 	all []string   // lines read by Expect and Wait
 }
 
-// Start starts the example. It is killed at the end of the test if it is still
-// there.
+// Start starts the example. If the example still runs at the end of the test, it
+// is killed.
 func Start(t *testing.T, args ...string) *Process {
 	return StartEnv(t, nil, args...)
 }
@@ -172,7 +172,7 @@ func (p *Process) Type(line string) {
 	}
 }
 
-// Kill kills it with SIGKILL, in the middle of whatever it does.
+// Kill kills the example with SIGKILL, in the middle of its work.
 func (p *Process) Kill() {
 	p.t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -184,7 +184,8 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Wait waits for its end, which must be a good one, and returns what it printed.
+// Wait waits for the example to exit, which must be with status 0, and returns its
+// output.
 func (p *Process) Wait() string {
 	p.t.Helper()
 	timeout := time.After(patience)

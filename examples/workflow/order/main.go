@@ -70,7 +70,7 @@ var order = workflow.Define("order", func(ctx workflow.Context, in Order) (recei
 	return receipt, err
 })
 
-// Item is one thing of an order, Payment its price.
+// Item is an item of an order, Payment its price.
 type (
 	Item    struct{ Order, Name string }
 	Payment struct {
@@ -79,9 +79,10 @@ type (
 	}
 )
 
-// The steps. Each may be done more than once, as when the program is killed after
-// it was done and before that was written down: so the world is told the step's
-// key, by which it recognises what it was asked before.
+// The steps. Each step may be executed more than once, for example when the
+// program is killed after the step's effect and before its result is stored. So
+// every request to the outside has the step's key, by which the receiver
+// recognises a repeated request.
 var (
 	reserve = workflow.Step("reserve", func(ctx context.Context, i Item) (int, error) {
 		return 10 + len(i.Name), world.do(ctx, "reserve %s for %s", i.Name, i.Order)

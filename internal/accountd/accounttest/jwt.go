@@ -157,7 +157,8 @@ func testJWTOfToken(t *testing.T, e *env) {
 	if id.Token.ID != token.ID || id.Project == nil || id.Project.ID != web.ID {
 		t.Fatalf("speaks for %+v", id)
 	}
-	// It is for its project alone, though its token is for all.
+	// The JWT is valid for its project alone, although its token is for all
+	// projects.
 	_, err = j.GetProject(j.ctx, app.ID)
 	e.code(err, cay.NotFound)
 	_, err = j.CreateJWT(j.ctx, app.ID)

@@ -232,7 +232,8 @@ func TestCommand_WaitPads(t *testing.T) {
 	}
 }
 
-// When a session ends, those who wait are told, and what there was stays readable.
+// When a session ends, clients that wait get an answer, and the output stays
+// readable.
 func TestCommand_SessionEnds(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

@@ -42,7 +42,7 @@ func (h *handler) writeDrive(ctx context.Context, w http.ResponseWriter, status 
 	return writeJSON(w, status, driveOnly{o})
 }
 
-// driveOrders are the orders of drives as clients name them.
+// driveOrders maps the clients' names of orders to the orders of drives.
 var driveOrders = map[string]sandbox.Order{
 	"": sandbox.ByCreation, "createdAt": sandbox.ByCreation, "updatedAt": sandbox.ByUpdate, "name": sandbox.ByName,
 }
@@ -77,7 +77,8 @@ func (h *handler) handleListDrives(w http.ResponseWriter, r *http.Request) error
 	}{drives, paginate(len(drives), page.Next)})
 }
 
-// handleCreateDrive returns the drive of a name, which it makes if there is none.
+// handleCreateDrive returns the drive with a name, and creates it if it does not
+// exist.
 func (h *handler) handleCreateDrive(w http.ResponseWriter, r *http.Request) error {
 	var q struct {
 		ProjectID    string `json:"projectId"`

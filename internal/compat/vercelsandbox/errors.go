@@ -72,7 +72,7 @@ func writeError(w http.ResponseWriter, err error, public *cay.Error) {
 	}{body})
 }
 
-// failure is an error that has a shape of its own where it comes from.
+// failure is an error with a status and name of its own.
 type failure struct {
 	shape errorShape
 	error

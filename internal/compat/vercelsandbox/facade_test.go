@@ -24,7 +24,7 @@ import (
 
 var tokenA = sandboxtest.ProjectA.TokenID
 
-// paths are the routes as requests, of which nothing exists.
+// paths are requests for all routes, with ids of objects that do not exist.
 func paths(t *testing.T) (all [][2]string) {
 	t.Helper()
 	mux := api.NewMux(callers{})
@@ -148,7 +148,7 @@ func TestScope(t *testing.T) {
 	s.refused(t, tokenA, "POST", "/api/v3/sandboxes", `{"projectId":"prj_a2"}`, http.StatusNotFound, codeNotFound)
 }
 
-// An answer that takes long begins before it is there.
+// A slow answer begins before its result is known.
 func TestPadding(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -418,7 +418,7 @@ func TestEnding(t *testing.T) {
 	s.refused(t, tokenA, "POST", named+"sessions/"+sid+"/extend-timeout", `{"duration":1000}`, http.StatusGone, codeStopped)
 }
 
-// ending says of every session that it has the status, and is of no use.
+// ending reports a status for every session, and refuses all use of the sandboxes.
 type ending struct {
 	Sandboxes
 	status *sandbox.Status
@@ -557,8 +557,8 @@ func TestInteractivePort(t *testing.T) {
 	}
 }
 
-// Images of the vendor's names are ours where ours are like them, or those that
-// were imported under their names.
+// Images with the vendor's names are replaced by similar images of ours, unless an image
+// was imported under that name.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	h := &handler{Config: Config{HasImage: func(_ context.Context, ref string) (bool, error) {

@@ -21,7 +21,8 @@ type pathRequest struct {
 	Recursive bool   `json:"recursive"`
 }
 
-// path is left as it is, as ".." after a link is for the sandbox to say.
+// path does not clean the path: the meaning of ".." after a link is up to the
+// sandbox's kernel.
 func (in pathRequest) path() string {
 	if in.Cwd == "" || in.Path == "" || path.IsAbs(in.Path) {
 		return in.Path

@@ -20,7 +20,7 @@ const (
 	noteNetworkID       = "vercel.network_id"
 	noteImage           = "vercel.image"            // as asked for
 	noteInteractivePort = "vercel.interactive_port" // one of the ports
-	// noteExpiration is there if nobody has said how long snapshots are kept.
+	// noteExpiration is set if the client did not set an expiration of snapshots.
 	noteExpiration = "vercel.snapshot_expiration"
 	// noteRun and noteStep are the step of a workflow that has created a sandbox. The
 	// inspector shows them.

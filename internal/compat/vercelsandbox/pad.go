@@ -18,14 +18,14 @@ import (
 // last byte they received.
 const headerDelay = 20 * time.Second
 
-// padded answers with what do returns. If that takes long, the headers are sent
-// before, as those of a success, and white space until it is there; an error then
-// breaks the connection.
+// padded answers with the result of do. If do takes long, padded sends the headers of a
+// success ahead, and white space until the result is known; an error then breaks the
+// connection.
 func (h *handler) padded(w http.ResponseWriter, r *http.Request, do func(ctx context.Context) (status int, body any, err error)) error {
 	return h.paddedAs(w, r, http.StatusOK, do)
 }
 
-// paddedAs is padded for an answer whose status, if it comes to one, is another.
+// paddedAs is padded with another status for success.
 func (h *handler) paddedAs(w http.ResponseWriter, r *http.Request, success int, do func(ctx context.Context) (status int, body any, err error)) error {
 	p := h.startPadding(w, success)
 	defer p.stop() // of a panic

@@ -157,8 +157,8 @@ func (s *settings) ports() []sandbox.PortParams {
 	return all
 }
 
-// withInteractive adds a port for terminals, port if that is none of ports, and
-// notes which it is.
+// withInteractive adds the port for terminals to ports, unless ports has it, and writes
+// its number into notes.
 func withInteractive(ports []sandbox.PortParams, port int, notes map[string]string) []sandbox.PortParams {
 	if port == 0 {
 		port = 23456
@@ -258,8 +258,8 @@ func (s *settings) annotate(notes map[string]string) error {
 	return nil
 }
 
-// params are what a create asks of the service. byImage says that it is one of the
-// newer kind, for which images are the rule, not runtimes.
+// params converts a create request. byImage says that the request is of the newer kind,
+// which uses images by default, not runtimes.
 func (h *handler) params(ctx context.Context, r *createRequest, byImage bool) (sandbox.CreateParams, error) {
 	var p sandbox.CreateParams
 	vcpus, memory, err := r.machine()

@@ -244,7 +244,7 @@ func (h *handler) handleGet(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// resume makes a sandbox run that does not, whatever it did before.
+// resume makes a sandbox run, whatever its status.
 func (h *handler) resume(ctx context.Context, sb *sandbox.Sandbox) (*sandbox.Sandbox, error) {
 	resumed, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Anew: true})
 	if cay.CodeOf(err) != cay.NotFound {
@@ -397,8 +397,8 @@ func (h *handler) handleAction(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// forkParams are what a fork asks of the service: a copy of what was last saved of
-// source, changed as asked.
+// forkParams converts a fork request: a copy of the last saved state of source,
+// with the requested changes.
 func (q *createRequest) forkParams(source *sandbox.Sandbox) (p sandbox.ForkParams, err error) {
 	if q.Source != nil || q.Runtime != "" || q.Image != "" || q.OldImage != "" {
 		return p, cay.Errorf(cay.Invalid, "a fork has the image, the runtime and the files of its source").

@@ -81,7 +81,8 @@ func (h *handler) inProject(ctx context.Context, project string) (context.Contex
 const clientsProject = "vercel-sandbox-default-project"
 
 // project finds a project of the team by its id or its name. A token of a project
-// can make none, so clientsProject is its own. Errors: not_found.
+// cannot create projects, so for such a token clientsProject means the token's
+// own project. Errors: not_found.
 func (h *handler) project(ctx context.Context, project string) (string, error) {
 	p, _ := api.PrincipalFrom(ctx)
 	if project == p.ProjectID || project == clientsProject && p.ProjectID != "" {

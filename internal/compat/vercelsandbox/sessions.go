@@ -131,7 +131,7 @@ func (h *handler) setNetwork(w http.ResponseWriter, r *http.Request, session str
 	return h.reread(r.Context(), session)
 }
 
-// reread writes a session as it is now.
+// reread returns the current state of a session.
 func (h *handler) reread(ctx context.Context, session string) (*sessionObject, error) {
 	s, sb, err := h.session(ctx, session)
 	if err != nil {

@@ -137,8 +137,8 @@ func (t *terminal) awaitStart(ctx context.Context) (sandbox.CommandParams, error
 	return p, err
 }
 
-// window returns the size that a message gives. Clients that have none say so by
-// leaving it out, or with zeros.
+// window returns the window size of a message. Clients without a terminal omit
+// the size, or send zeros.
 func (m message) window() (sandbox.WindowSize, error) {
 	if m.Cols == 0 || m.Rows == 0 {
 		return sandbox.WindowSize{Cols: 80, Rows: 24}, nil

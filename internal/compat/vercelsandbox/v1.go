@@ -19,7 +19,8 @@ type v1Sandbox struct {
 	Sandbox sessionObject `json:"sandbox"`
 }
 
-// v1Session returns what an id is of: the newest session of a sandbox, or a session.
+// v1Session returns the session for an id: the newest session of a sandbox, or a
+// session.
 func (h *handler) v1Session(ctx context.Context, id string) (*sandbox.Session, *sandbox.Sandbox, error) {
 	if !strings.HasPrefix(id, sandboxPrefix) {
 		if strings.HasPrefix(id, sessionPrefix) {

@@ -25,7 +25,7 @@ import (
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	leafLife      = 30 * 24 * time.Hour
-	// backdate is for clients whose clocks are behind.
+	// backdate allows for clients whose clocks are behind.
 	backdate = time.Hour
 )
 

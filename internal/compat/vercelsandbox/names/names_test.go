@@ -178,8 +178,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// The AI gateway has its name alone, and what is sent to it goes nowhere else; nor does
-// anything of the other names go to it.
+// Only requests for the AI gateway's name go to the gateway, and its requests go
+// nowhere else.
 func TestServer_gateway(t *testing.T) {
 	t.Parallel()
 	models := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

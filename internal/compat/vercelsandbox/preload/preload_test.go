@@ -353,7 +353,7 @@ func TestModule_gateway(t *testing.T) {
 	}
 }
 
-// pythonFiles are a client, as far as it matters here, and another sitecustomize.
+// pythonFiles are the relevant parts of a client, and another sitecustomize.
 var pythonFiles = map[string]string{
 	"site/vercel/__init__.py":                   "",
 	"site/vercel/sandbox/__init__.py":           "",
