@@ -245,7 +245,7 @@ func TestArch_Size(t *testing.T) {
 	}
 }
 
-// Handlers know what can be done with sandboxes, and not by whom.
+// Handlers know the operations on sandboxes, and not their implementation.
 func TestArch_RouteKnowsTheContract(t *testing.T) {
 	const reason = "a handler decodes, calls the service, and encodes; what it needs beside that belongs into the contract"
 	for _, s := range sources(t) {

@@ -82,8 +82,8 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// CodeOf returns the code of the first Error in err's chain, Internal if there
-// is none, and "" for nil.
+// CodeOf returns the code of the first Error in err's chain, Internal if the chain has no
+// Error, and "" for nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""

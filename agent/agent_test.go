@@ -257,7 +257,8 @@ func TestAgent_Ends(t *testing.T) {
 			if len(r.Steps) != c.steps || len(models.asked()) != c.steps || r.FinishReason != agent.FinishToolCalls {
 				t.Errorf("%d steps, %d calls, ended with %s; want %d", len(r.Steps), len(models.asked()), r.FinishReason, c.steps)
 			}
-			// A model that counts its calls anew in each answer is told them apart.
+			// Calls have unique ids even if the model numbers its calls anew in each
+			// answer.
 			ids := make(map[string]bool)
 			for _, m := range r.Messages {
 				for _, p := range m.Parts {
@@ -679,7 +680,7 @@ func (b *blocking) Stream(ctx context.Context, c *agent.ModelCall, emit func(*ag
 	return context.Cause(ctx)
 }
 
-// Several Calls write one answer, or several; what they used is the run's.
+// Several Calls write one answer, or several; the run's usage has all of them.
 func TestAgent_Calls(t *testing.T) {
 	t.Parallel()
 	one := agent.New(agent.Config{Name: "one", Model: "m1"})

@@ -74,7 +74,8 @@ func build(t *testing.T, b *builder, stream string) (chunks []Chunk, err error) 
 	})
 }
 
-// Every kind of piece becomes what it is in the conversation, and on the stream.
+// Each kind of piece becomes the right part of the conversation and the right
+// chunk of the stream.
 func TestBuilder(t *testing.T) {
 	t.Parallel()
 	b := newBuilder(answer{Number: 2}, map[string]*Tool{"search": {}}, []Message{{Role: Assistant, Parts: []Part{{Type: ToolCallPart, CallID: "c1"}}}})
@@ -147,7 +148,7 @@ func TestBuilder(t *testing.T) {
 	}
 }
 
-// An answer whose pieces do not fit together is one that is asked for again.
+// An answer whose pieces do not fit together is retried.
 func TestBuilder_Refuses(t *testing.T) {
 	t.Parallel()
 	for name, pieces := range map[string][]Piece{

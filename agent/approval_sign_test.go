@@ -169,8 +169,8 @@ func TestApproval_Signed(t *testing.T) {
 	}
 }
 
-// Without RequireSignature whoever may resume hooks may answer, but nobody with a
-// signature that is wrong.
+// Without RequireSignature everyone who may resume hooks may answer, but a wrong
+// signature is refused.
 func TestApproval_SignedIfWanted(t *testing.T) {
 	t.Setenv(secretEnv, string(approvers))
 	var paid atomic.Int64

@@ -195,7 +195,7 @@ func TestApproval_Message(t *testing.T) {
 	}
 }
 
-// An answer counts only for the question that was asked, as it was asked.
+// An answer is accepted only for the question as it was asked.
 func TestApproval_Forged(t *testing.T) {
 	t.Setenv(secretEnv, strings.Repeat("s", 32))
 	find := func(m []agent.Message, typ agent.PartType) *agent.Part {

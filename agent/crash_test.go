@@ -121,8 +121,8 @@ func (m *mortal) Close() error {
 	return m.Session.Close()
 }
 
-// Stream implements agent.Models: an answer for each turn, whose words differ each
-// time it is asked for, but for their end.
+// Stream implements agent.Models: it gives an answer for each turn. The answer's
+// words differ at each attempt, except for the end.
 func (w *world) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
 	turn := 0
 	for _, m := range c.Prompt {
@@ -257,7 +257,7 @@ func (w *world) run(t *testing.T) (*agent.Result, []agent.Chunk) {
 	}
 }
 
-// approve answers what a run asks, at once: calls of even cities are allowed.
+// approve answers a run's questions at once: calls of even cities are approved.
 func (w *world) approve(t *testing.T, c *workflow.Client, run string) {
 	for e, err := range c.Follow(t.Context(), run, 1) {
 		if err != nil {
@@ -350,8 +350,8 @@ func view(t *testing.T, r *agent.Result, stream []agent.Chunk) string {
 	return b.String()
 }
 
-// However often it is cut off, and wherever, an agent does what it would have done,
-// readers see what they would have seen, and nothing that was recorded is done again.
+// However often and wherever an agent is cut off, it does the same as without
+// interruptions, readers see the same, and no recorded step is repeated.
 func TestAgent_Crashes(t *testing.T) {
 	t.Parallel()
 	seeds := 25

@@ -21,7 +21,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Runs and models are those of a daemon, which knows of this program by HTTP alone.
+// The daemon keeps the runs and calls the models; it knows this program by HTTP
+// alone.
 func TestAgent_Daemon(t *testing.T) {
 	scripts := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(scripts, []byte(weatherScript), 0o600); err != nil {

@@ -73,7 +73,7 @@ func Example() {
 	// weather said: It rains in Oslo.
 }
 
-// Readers get what a model says as it says it.
+// Readers get the model's text as the model writes it.
 func ExampleAgent_Stream() {
 	poet := agent.New(agent.Config{Name: "poet", Model: "openai/gpt-5"})
 	poem := workflow.Define("poem", func(ctx workflow.Context, about string) (string, error) {

@@ -54,7 +54,7 @@ func script(answers ...[]agent.Piece) *model {
 
 var used = agent.Usage{Calls: 1, Input: 10, Output: 5, Cost: 1000, CostKnown: true}
 
-// says is an answer of words, each a piece of its own.
+// says returns an answer with a text, each word a piece of its own.
 func says(text string) []agent.Piece {
 	pieces := []agent.Piece{{Type: agent.PieceStart}, {Type: agent.PieceTextStart, ID: "0"}}
 	for _, word := range strings.SplitAfter(text, " ") {
@@ -85,7 +85,7 @@ func kit(t *testing.T, m agent.Models, definitions ...workflow.Workflow) *workfl
 	}, definitions...)
 }
 
-// answered runs an agent and returns what came of it.
+// answered runs an agent and returns its result.
 func answered(t *testing.T, m agent.Models, a *agent.Agent, call agent.Call) (*agent.Result, []agent.Chunk, error) {
 	t.Helper()
 	d := a.Workflow()
@@ -110,8 +110,8 @@ func chunks(t *testing.T, c *workflow.Client, run string) (all []agent.Chunk) {
 	return all
 }
 
-// undisturbed leaves out what was said before an answer was given again, by the rule
-// of agent.StreamName, and the ids of steps.
+// undisturbed leaves out the chunks of failed attempts, by the rule of agent.StreamName,
+// and the ids of steps.
 func undisturbed(all []agent.Chunk) []agent.Chunk {
 	var out []agent.Chunk
 	begun := make(map[string]int)

@@ -76,7 +76,7 @@ replies:
     error: {status: 400, message: That is wrong.}
 `
 
-// An agent talks to the gateway of a daemon, which knows what was asked.
+// An agent calls a model through the gateway of a daemon, which records the call.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	g, book, engine := serve(t, weatherScript)

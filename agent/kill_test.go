@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, program)) }
 
-// program is an agent in a process of its own: its database and the address of the
-// services it uses are its arguments. It prints how the agent's Call ended.
+// program is an agent in a process of its own. Its arguments are its database and the
+// address of the services that it uses. It prints how the agent's Call ended.
 func program() {
 	if err := assist(context.Background(), os.Args[1], os.Args[2], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -167,7 +167,7 @@ func testKilled(t *testing.T, db, place string) {
 		if at == place {
 			want = 2
 		}
-		// The bookings of one answer go on at one time: both may be cut off.
+		// The bookings of one answer run at the same time: both may be cut off.
 		both := strings.HasPrefix(place, "book ") && place != "book taxi" && (at == "book room" || at == "book table")
 		if n := s.count[at]; n != want && !(both && n == 2) {
 			t.Errorf("%s: %d times, want %d", at, n, want)
@@ -200,8 +200,8 @@ func testKilled(t *testing.T, db, place string) {
 	}
 }
 
-// shown is what a page has in the end, where each output of a call takes the place of
-// the one before.
+// shown returns the final state of a page, where each output of a call replaces the
+// one before.
 func shown(stream []agent.Chunk) string {
 	var b strings.Builder
 	seen := make(map[string]bool)

@@ -47,8 +47,8 @@ func shownOf(t *testing.T, raw json.RawMessage) string {
 	return b.String()
 }
 
-// While an agent that is a tool is at work, its caller's stream has what it has said
-// and done so far, and that of the agents it calls.
+// While an agent runs as a tool, its caller's stream has its texts and calls so far, and
+// the progress of the agents that it calls.
 func TestAgent_AsTool_Progress(t *testing.T) {
 	t.Parallel()
 	scout := agent.New(agent.Config{Name: "scout", Model: "scout"})
@@ -121,7 +121,7 @@ func TestAgent_AsTool_Progress(t *testing.T) {
 	}
 }
 
-// However much an agent says, what is written of it is bounded, and the newest is there.
+// However much an agent writes, its progress is bounded, and has the newest text.
 func TestAgent_AsTool_Bounded(t *testing.T) {
 	t.Parallel()
 	const turns = 12

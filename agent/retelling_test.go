@@ -47,8 +47,8 @@ func (l *told) attempt(n int, chunks []Chunk) error {
 	return nil
 }
 
-// read is what a reader has of it who knows the rule of StreamName, and how often he
-// had to forget something.
+// read returns the text for a reader that knows the rule of StreamName, and how often
+// the reader had to drop text.
 func (l told) read() (text string, resets int) {
 	var b strings.Builder
 	open := ""

@@ -10,8 +10,8 @@ import (
 
 var makeStored = flag.Bool("make-stored", false, "write testdata/assistant.json, which is done once: runs of it are to go on for ever")
 
-// A run of the first release goes on in all later ones: the steps of agents keep
-// their names and their order.
+// A run of the first release continues in all later releases: the steps of
+// agents keep their names and their order.
 func TestStored(t *testing.T) {
 	t.Parallel()
 	judge := agent.New(agent.Config{Name: "judge", Model: "judge", Output: agent.OutputOf[forecast]()})

@@ -46,7 +46,7 @@ type Row struct {
 	// Unit of the values: "ms", "s", "MB" (a million bytes), or a rate such as
 	// "MB/s" and "requests/s".
 	Unit string
-	// Budget is what the median should keep to. 0 means none was set.
+	// Budget is the target for the median. 0 means none.
 	Budget float64
 }
 
@@ -89,11 +89,11 @@ func (n notMeasured) Error() string { return string(n) }
 type Options struct {
 	// N replaces each probe's own number of samples. 0 keeps it.
 	N int
-	// Rows selects rows by name; the name of a row stands for its parts too.
-	// Empty means all.
+	// Rows selects rows by name; a row's name also selects its parts. Empty
+	// means all.
 	Rows []string
-	// Progress, unless nil, is told how many of a probe's samples by a subject
-	// have been taken, from 0 to n, warm-up included.
+	// Progress, unless nil, is called with the number of a probe's samples by a
+	// subject that have been taken, from 0 to n, warm-up included.
 	Progress func(row, subject string, done, n int)
 }
 

@@ -33,19 +33,19 @@ func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
-// address is what the daemon's process says when it answers.
+// address is the output of the daemon's process when the daemon answers.
 type address struct {
 	URL   string `json:"url"`
 	Token string `json:"token"`
 	PID   int    `json:"pid"`
 }
 
-// ServeDaemon is the daemon's side of StartDaemon: it runs a daemon over a
-// directory of its own that shares cfg's image store, on a free loopback port
-// and without quotas, writes its address to stdout, and ends it with all
-// sandboxes when stdin does. world, unless empty, is the map of the World that
-// its sandboxes see. pool is how many machines wait for them. cpuProfile, unless empty, is a file to write a profile of
-// its time to.
+// ServeDaemon is the daemon's side of StartDaemon. It runs a daemon with its
+// own data directory and cfg's image store, on a free loopback port and without
+// quotas, writes the daemon's address to stdout, and ends the daemon with all
+// sandboxes when stdin ends. world, unless empty, is the map of the World that
+// the sandboxes see. pool is the size of the daemon's pool. cpuProfile, unless
+// empty, is a file for a CPU profile.
 func ServeDaemon(ctx context.Context, cfg config.Config, stdin io.Reader, stdout io.Writer, log *slog.Logger, world string, pool int, cpuProfile string) (err error) {
 	cfg.Listen, cfg.Quota, cfg.Pool, cfg.Pools = "127.0.0.1:0", config.Quota{}, pool, nil
 	var o daemon.Options

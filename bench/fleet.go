@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// sentryMB is about what a sandbox without data needs of the host's memory, in MiB.
+// sentryMB is approximately the host memory of a sandbox without data, in MiB.
 const sentryMB = 24
 
 // fleet is many sandboxes that one sample starts together.
@@ -40,8 +40,8 @@ func (f *fleet) room() error {
 	return nil
 }
 
-// fleetTimes are what a fleet took. Memory is that of the host for each sandbox,
-// in MB, once each has gone through its data.
+// fleetTimes are the measurements of a fleet. Memory is the host's memory for each
+// sandbox, in MB, after each sandbox has read its data.
 type fleetTimes struct {
 	started, verified time.Duration
 	memory            float64 // PSS of the sentry and all processes below, without page cache

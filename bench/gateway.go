@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// GatewayOptions are what the suite of the AI gateway measures.
+// GatewayOptions are the options of the suite of the AI gateway.
 type GatewayOptions struct {
 	// Program is argv of a program that calls ServeField with the arguments that are
 	// added.
@@ -29,7 +29,7 @@ type GatewayOptions struct {
 	Divide int
 }
 
-// gatewayBench is what the probes of the suite share.
+// gatewayBench has the common state of the suite's probes.
 type gatewayBench struct{ o GatewayOptions }
 
 // NewGatewaySuite returns the suite of the AI gateway: a daemon with a key, a
@@ -62,7 +62,7 @@ func NewGatewaySuite(o GatewayOptions) *Suite {
 // plainProxy is who ratios are to.
 const plainProxy = "reverse proxy"
 
-// crossed stands for the model whose provider speaks another format.
+// crossed is the model whose provider speaks another format.
 const crossed = "crossed"
 
 // stage is a gateway, the plain proxy beside it, and the field.
@@ -155,7 +155,7 @@ func (s *stage) of(p *gatewayPeer, r fieldRequest) (fieldRequest, *gatewayPeer, 
 	return r, p, nil
 }
 
-// load runs calls through a peer, and returns what it used of its core, in seconds.
+// load runs calls through a peer, and returns the peer's CPU time, in seconds.
 func (s *stage) load(ctx context.Context, p *gatewayPeer, r fieldRequest) (fieldAnswer, float64, error) {
 	r, p, err := s.of(p, s.scaled(r))
 	if err != nil {

@@ -19,9 +19,9 @@ import (
 	"time"
 )
 
-// The process beside a gateway, on a core of its own: a provider that answers at
-// once, and the clients. Both speak HTTP by hand, because Go's own client and
-// server would take more of their core than a gateway may take of its.
+// The process beside a gateway, on another core: a provider that answers at once,
+// and the clients. Both speak HTTP by hand, because Go's own client and server would
+// use more of their core than the gateway of its own.
 
 // fieldRequest asks the field to do something.
 type fieldRequest struct {
@@ -41,7 +41,7 @@ type fieldRequest struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// fieldAnswer is what came of it.
+// fieldAnswer has the results of a request.
 type fieldAnswer struct {
 	Provider string  `json:"provider,omitempty"` // URL, in the first answer
 	Calls    int     `json:"calls"`
@@ -277,7 +277,7 @@ func pace(c net.Conn, r *bufio.Reader, events [][]byte, body []byte) error {
 	return err
 }
 
-// do is what the clients do.
+// do carries out a request with the clients.
 func (f *field) do(r *fieldRequest) (fieldAnswer, error) {
 	at := f.address
 	if r.URL != "" {

@@ -89,8 +89,8 @@ func (p *gatewayPeer) rss() (float64, error) {
 	return float64(stat.ResidentMemory()) / 1e6, nil
 }
 
-// spoken starts a command that says its address in a line of JSON and ends with its
-// input.
+// spoken starts a command that prints its address as a line of JSON and ends
+// when its input ends.
 func (p *gatewayPeer) spoken(stderr io.Writer) (io.Closer, *json.Decoder, error) {
 	p.cmd.Stderr, p.cmd.SysProcAttr = stderr, newSession()
 	in, err := p.cmd.StdinPipe()
@@ -147,7 +147,8 @@ func missingPortkey(dir string) string {
 	return ""
 }
 
-// startPortkey starts Portkey's gateway, which is told by headers where to go.
+// startPortkey starts Portkey's gateway, which takes the provider's address from
+// headers.
 func (g *gatewayBench) startPortkey(ctx context.Context, f *fieldPeer) (*gatewayPeer, error) {
 	port, err := freePort()
 	if err != nil {

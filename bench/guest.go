@@ -23,7 +23,7 @@ var (
 // diskFile is the file with a sandbox's data.
 const diskFile = "/tmp/bench-data"
 
-// fill writes random bytes to a sandbox's disk, in place of those it had, and
+// fill writes random bytes to a sandbox's disk, replaces the former data, and
 // returns their checksum.
 func (b *sandboxBox) fill(ctx context.Context, mib int) (sum string, err error) {
 	return b.run(ctx, "python3", "-c", diskProgram, "write", diskFile, strconv.Itoa(mib))
@@ -110,7 +110,7 @@ type holder struct {
 	sum string // of the bytes, with a line's end
 }
 
-// hold starts a holder, and returns when it has its bytes.
+// hold starts a holder, and returns when it holds its memory.
 func (b *sandboxBox) hold(ctx context.Context, mib int) (*holder, error) {
 	p, err := b.converse(ctx, "python3", "-c", memoryProgram, strconv.Itoa(mib))
 	if err != nil {

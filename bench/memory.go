@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is what processes occupy, in bytes. Memory that several share counts
-// for each in proportion.
+// memory is the memory of processes, in bytes. Shared memory counts for each
+// process in proportion.
 type memory struct {
 	pss  float64 // all of it
 	file float64 // the part that files on disk back: page cache

@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// NetworkOptions are what the network suite measures.
+// NetworkOptions are the options of the network suite.
 type NetworkOptions struct {
 	// Daemon was started with the map of World.
 	Daemon *Daemon
@@ -47,9 +47,9 @@ var (
 	webProgram string
 )
 
-// NewNetworkSuite returns the suite of what stands between a sandbox and the
-// outside: streams, new connections and many of them, under the policies that
-// differ in what they cost, and previews of what a sandbox serves.
+// NewNetworkSuite returns the suite of the path between a sandbox and the
+// outside: streams, new connections and many connections, under policies of
+// different cost, and previews of ports.
 func NewNetworkSuite(o NetworkOptions) *Suite {
 	if o.Flows == 0 {
 		o.Flows = 1000
@@ -109,7 +109,7 @@ func NewNetworkSuite(o NetworkOptions) *Suite {
 	}}
 }
 
-// networkBench is what the probes of the suite share.
+// networkBench has the common state of the suite's probes.
 type networkBench struct{ o NetworkOptions }
 
 // visitor is where a client of the World's servers runs.
@@ -244,8 +244,8 @@ func (n *networkBench) flows(count int) measurement {
 	}
 }
 
-// race measures from when all visitors' programs are there until each has its
-// connections open and used.
+// race measures from when all visitors' programs are ready until each has
+// opened and used its connections.
 func (n *networkBench) race(ctx context.Context, visitors []*visitor, count int) ([]float64, error) {
 	race := n.o.World.rally.expect(len(visitors))
 	programs, ctx := errgroup.WithContext(ctx)
@@ -370,8 +370,8 @@ func (n *networkBench) preview(measure func(ctx context.Context, p *previewed) (
 	}
 }
 
-// How a preview is used: for how long, and by how many connections when the
-// rate is what counts.
+// The duration of the use of a preview, and the number of connections for
+// measuring the rate.
 const (
 	previewTime  = time.Second
 	previewConns = 32

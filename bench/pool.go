@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// pooledRunner is cay with a pool of machines that wait, in a daemon of its own:
-// that of the other rows has none.
+// pooledRunner is cay with a pool of machines, in a daemon of its own, because
+// the daemon of the other rows has no pool.
 type pooledRunner struct {
 	daemonRunner
 	start func(ctx context.Context, size int) (*Daemon, error)
@@ -68,7 +68,7 @@ const (
 	poolCalm = 200 * time.Millisecond
 )
 
-// awaitPool waits until a daemon's pool is full, and nothing goes on.
+// awaitPool waits until a daemon's pool is full, and the daemon is idle.
 func (d *Daemon) awaitPool(ctx context.Context, size int) error {
 	for wait := poolPoll; ; {
 		select {

@@ -27,8 +27,8 @@ type Result struct {
 	Max    float64 `json:"max"`
 	// Opponent is who was measured: "cay" itself, or for example "native".
 	Opponent string `json:"opponent"`
-	// Budget is what cay's median should keep to: at most this, or at least for
-	// rates. 0: none.
+	// Budget is the target for cay's median: a maximum, or for rates a minimum.
+	// 0 means none.
 	Budget float64 `json:"budget,omitempty"`
 	// Skipped says why an opponent has no values.
 	Skipped string  `json:"skipped,omitempty"`
@@ -169,7 +169,8 @@ func ratioText(own, other Result) string {
 	return fmt.Sprintf("%.1fx %s", ratio, worse)
 }
 
-// number is v with three significant digits, and all of those before the point.
+// number returns v with three significant digits, and all digits before the
+// point.
 func number(v float64) string {
 	if math.Abs(v) >= 100 {
 		return strconv.FormatFloat(v, 'f', 0, 64)

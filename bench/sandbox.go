@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// SandboxOptions are what the sandbox suite measures.
+// SandboxOptions are the options of the sandbox suite.
 type SandboxOptions struct {
 	Daemon *Daemon
 	// Opponents adds the installed opponents, and reports the missing ones.
@@ -34,19 +34,19 @@ type SandboxOptions struct {
 	Burst int
 }
 
-// runner makes boxes: a daemon makes sandboxes, an opponent what it has instead.
+// runner makes boxes: a daemon makes sandboxes, an opponent its equivalent.
 type runner interface {
 	create(ctx context.Context) (box, error)
 }
 
 // box is where programs run.
 type box interface {
-	// run runs a program to its end and returns what it wrote to standard output.
+	// run runs a program to its end and returns its standard output.
 	run(ctx context.Context, argv ...string) (string, error)
 	// firstByte runs a program to its end and returns when its first output came.
 	firstByte(ctx context.Context, argv ...string) (time.Duration, error)
-	// processes returns the ids of the host processes that are there for the
-	// box, descendants excluded.
+	// processes returns the ids of the box's host processes, descendants
+	// excluded.
 	processes(ctx context.Context) ([]int, error)
 	remove(ctx context.Context) error
 }
@@ -307,8 +307,8 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// workloadPrepare packs what the workload starts from, workload does it: the
-// parts it names are timed by itself.
+// workloadPrepare packs the input of workload, which does the work and times the
+// named parts itself.
 var (
 	//go:embed workload/prepare.sh
 	workloadPrepare string

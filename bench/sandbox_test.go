@@ -54,7 +54,7 @@ func serve() error {
 }
 
 // TestSandboxSuite takes one sample of each row from cay, with a small burst,
-// and of those from opponents that show all they can do.
+// and of the rows that show everything an opponent can do.
 func TestSandboxSuite(t *testing.T) {
 	d, data := startDaemon(t)
 	alone := bench.NewSandboxSuite(bench.SandboxOptions{Daemon: d, Burst: 3, StartPooled: startPooled(t)})

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// StateOptions are what the state suite measures. Sizes are in MiB.
+// StateOptions are the options of the state suite. Sizes are in MiB.
 type StateOptions struct {
 	Daemon *Daemon
 	// Opponents adds the same work without saved state. WorkDir is an empty
@@ -32,7 +32,7 @@ type StateOptions struct {
 	Burst, Restore, Restored int
 }
 
-// stateBench is what the probes of the suite share.
+// stateBench has the common state of the suite's probes.
 type stateBench struct{ o StateOptions }
 
 // NewStateSuite returns the suite of saving sandboxes, and of starting
@@ -103,7 +103,7 @@ func samplesOf(mib int) int {
 	return 3
 }
 
-// beside returns cay, and an opponent if they are asked for.
+// beside returns cay, and an opponent if the options ask for opponents.
 func (st *stateBench) beside(open func(context.Context) (*Session, error), opponent string, instead func(context.Context) (*Session, error)) []Subject {
 	subjects := []Subject{{Name: Cay, Open: func(ctx context.Context, _ int) (*Session, error) { return open(ctx) }}}
 	if st.o.Opponents {
@@ -112,7 +112,8 @@ func (st *stateBench) beside(open func(context.Context) (*Session, error), oppon
 	return subjects
 }
 
-// cold is the opponent that starts a sandbox anew, and makes the same data again.
+// cold is the opponent that starts a new sandbox, and makes the same data
+// again.
 const cold = "cold"
 
 // filled creates a sandbox with data on its disk. It is nil with an error.
@@ -234,7 +235,7 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// resumes measures stopping a persistent sandbox and letting it go on.
+// resumes measures stopping a persistent sandbox and resuming it.
 func (st *stateBench) resumes(mib int) Probe {
 	open := func(ctx context.Context) (*Session, error) {
 		b, sum, err := st.filled(ctx, sandbox.CreateParams{Persistent: new(true), Retention: &sandbox.Retention{Keep: 1}}, mib)
@@ -275,7 +276,7 @@ func (st *stateBench) resumes(mib int) Probe {
 	}
 }
 
-// coldly measures starting a sandbox anew.
+// coldly measures starting a new sandbox.
 func (st *stateBench) coldly(start func(ctx context.Context) (*sandboxBox, error)) func(context.Context) (*Session, error) {
 	return func(context.Context) (*Session, error) {
 		return &Session{Sample: func(ctx context.Context) ([]float64, error) {

@@ -18,13 +18,13 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// VercelOptions are what the vercel suite measures.
+// VercelOptions are the options of the vercel suite.
 type VercelOptions struct {
 	Daemon *Daemon
 	// StartPooled starts another daemon, with a pool of so many machines.
 	StartPooled func(ctx context.Context, size int) (*Daemon, error)
-	// SDK is the directory of version 3 of the package @vercel/sandbox, with what
-	// it needs where Node finds it.
+	// SDK is the directory of version 3 of the package @vercel/sandbox, with its
+	// dependencies where Node finds them.
 	SDK string
 	// Stderr is for what the SDK's process says to people.
 	Stderr io.Writer
@@ -40,7 +40,7 @@ type VercelOptions struct {
 // vercelFile is the size of a small file.
 const vercelFile = 1 << 10
 
-// vercelBench is what the probes of the suite share.
+// vercelBench has the common state of the suite's probes.
 type vercelBench struct{ o VercelOptions }
 
 // NewVercelSuite returns the suite of what programs written for Vercel Sandbox
@@ -72,7 +72,8 @@ func sdkSubject(name, skip string, open func(context.Context) (*Session, error))
 	return Subject{Name: name, Skip: skip, Open: func(ctx context.Context, _ int) (*Session, error) { return open(ctx) }}
 }
 
-// pooled opens what a daemon does from its pool, which is full before each sample.
+// pooled measures open against a daemon with a pool, which is full before each
+// sample.
 func (v *vercelBench) pooled(open func(context.Context, *Daemon) (*Session, error)) func(context.Context) (*Session, error) {
 	return func(ctx context.Context) (*Session, error) {
 		return fromPool(5, func(ctx context.Context, r runner, _ int) (*Session, error) {

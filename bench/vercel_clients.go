@@ -118,7 +118,7 @@ func (p *sdkProcess) do(ctx context.Context, r sdkRequest) ([]float64, error) {
 	return a.MS, nil
 }
 
-// close lets the process remove what it has, and end.
+// close lets the process remove its sandboxes, and exit.
 func (p *sdkProcess) close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { p.cmd.Process.Kill() })()
 	p.stdin.Close() // the process may be gone
@@ -185,7 +185,7 @@ type recording struct {
 	create, command       time.Duration
 }
 
-// startAndRun is what the SDK's process calls start.
+// startAndRun makes the calls that the SDK's process calls "start".
 func (c *bareClient) startAndRun(ctx context.Context) (r recording, err error) {
 	begun := time.Now()
 	if r.created, err = c.do(ctx, http.MethodPost, "/api/v3/sandboxes", `{"projectId":"`+account.DefaultProject+`","ports":[]}`); err != nil {

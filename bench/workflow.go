@@ -16,8 +16,8 @@ type WorkflowOptions struct {
 	// are added.
 	Program []string
 	Daemon  *Daemon // its worker is measured, too; nil: it is not
-	// Opponents is the program of other engines; see bench/opponents. Empty: none.
-	// NoOpponents says why there is none.
+	// Opponents is the program of other engines; see bench/opponents. Empty means
+	// none. NoOpponents is the reason if there are none.
 	Opponents, NoOpponents string
 	WorkDir                string // on the disk that is to be measured
 	Stderr                 io.Writer
@@ -28,7 +28,7 @@ type WorkflowOptions struct {
 	Divide int
 }
 
-// workflowBench is what the probes of the suite share.
+// workflowBench has the common state of the suite's probes.
 type workflowBench struct{ o WorkflowOptions }
 
 // flowEngine is an engine of workflows.

@@ -288,8 +288,8 @@ func (e *flows) start(ctx context.Context, d *workflow.Definition[int, int], run
 // wait: an engine refuses to have any number of them in memory.
 const mostAhead = 50_000
 
-// resume returns how long it takes from a call of a hook until the code of a run
-// that waits for it goes on.
+// resume returns the time from a call of a hook until the code of a run that
+// waits for the hook continues.
 func (e *flows) resume(ctx context.Context) (time.Duration, error) {
 	token := "go-" + rand.Text()
 	run, err := e.receiver.Start(ctx, e.client, token)

@@ -31,9 +31,9 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network/sniff"
 )
 
-// World is what sandboxes find where the internet would be: servers on loopback
-// that stand for one address outside, and a name server by which all names
-// below worldDomain have it. Opponents are given the servers' real addresses.
+// World is a simulated internet for sandboxes: servers on loopback that have
+// one address outside, and a name server that resolves all names below
+// worldDomain to that address. Opponents get the servers' real addresses.
 type World struct {
 	routes map[string]string // the address and port outside, to what listens for it
 	names  *dns.Server
@@ -329,7 +329,7 @@ func (r *race) wait(ctx context.Context) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// map is what a daemon in another process needs to know of a World.
+// worldMap has the data that a daemon in another process needs of a World.
 type worldMap struct {
 	Routes     map[string]string `json:"routes"`
 	Nameserver string            `json:"nameserver"`

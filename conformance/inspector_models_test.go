@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// modelSettings are those of the gateway; house and spare are addresses.
+// modelSettings are the gateway's settings; house and spare are addresses.
 const modelSettings = `
 providers:
   house: {format: chatcompletions, base_url: %q, key: secret-house, unlisted: true, price: {input: 0.5, output: 1.5}}
@@ -42,7 +42,7 @@ models:
 capture: {requests: true, answers: true}
 `
 
-// modelScript is what cay/scripted says.
+// modelScript has the answers of cay/scripted.
 const modelScript = `
 replies:
   - match: umbrella
@@ -169,7 +169,7 @@ func startAssistant(t *testing.T, env *testenv.Env, seen <-chan struct{}) {
 	t.Cleanup(worker.Stop)
 }
 
-// moody asks the gateway, but speaks slowly or breaks off if it is told to.
+// moody calls the gateway, but answers slowly or breaks off if the prompt says so.
 type moody struct {
 	*agent.Gateway
 	seen <-chan struct{}

@@ -16,8 +16,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// hostile is what a hostile program would have on a page: markup, and what turns
-// writing round.
+// hostile are texts of a hostile program: markup, and characters that change the
+// direction of text.
 var hostile = []string{`<img src=x onerror=alert(1)>`, `"><script>alert(2)</script>`, "javascript:alert(3)//BEGIN\u202egnp.exe"}
 
 // take waits for d, so that the page has something to show.

@@ -22,8 +22,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// TestMain starts what the Examples speak to, and points the default client there:
-// the API of keys and records, and a gateway whose one model repeats what it is told.
+// TestMain starts the servers for the Examples, and points the default client at
+// them: the API of keys and records, and a gateway with a single model, which repeats
+// its prompt.
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }

@@ -64,7 +64,7 @@ func TestMoney_JSON(t *testing.T) {
 	}
 }
 
-// Sums and products are those of arithmetic, or the end of the range.
+// Sums and products are exact, or the end of the range.
 func FuzzMoney_Arithmetic(f *testing.F) {
 	for _, v := range []int64{0, 1, -1, math.MaxInt64, math.MinInt64, int64(gateway.Dollar)} {
 		f.Add(v, int64(3))

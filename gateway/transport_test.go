@@ -12,13 +12,13 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// seen is what a gateway was sent.
+// seen is a request that a gateway received.
 type seen struct {
 	method, host, uri, body string
 	head                    http.Header
 }
 
-// serve answers as a gateway would, and tells what it was sent.
+// serve answers like a gateway, and records the request.
 func serve(t *testing.T) (url string, got *seen) {
 	got = new(seen)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -91,7 +91,7 @@ func TestTransport_Redirect(t *testing.T) {
 	if got.uri != "/redirect" {
 		t.Errorf("the gateway was asked for %s", got.uri)
 	}
-	// It goes on to work.
+	// The Transport still works.
 	if resp, err = c.Get("https://api.example/v1/models"); err != nil {
 		t.Fatal(err)
 	}

@@ -63,8 +63,7 @@ func TestEvent_Size(t *testing.T) {
 	}
 }
 
-// Nothing a daemon sends makes the decoder panic, and what it takes it writes
-// the same.
+// No input makes the decoder panic, and accepted input is written unchanged.
 func FuzzEvent(f *testing.F) {
 	for _, s := range []string{
 		`{"type":"start","command":{"id":"c","argv":["a"]}}`, `{"type":"stdout","cursor":1,"data":"x"}`,

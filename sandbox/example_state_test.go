@@ -76,8 +76,8 @@ func ExampleHandle_Snapshot() {
 	// installed
 }
 
-// Copies of a sandbox that runs go on with its processes, each as a machine of
-// its own.
+// Copies of a running sandbox continue its processes, each as a separate
+// machine.
 func ExampleHandle_Fork() {
 	ctx := context.Background()
 	var c sandbox.Client

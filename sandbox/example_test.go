@@ -65,8 +65,8 @@ func Example() {
 	// 285
 }
 
-// A handler outside the sandbox answers what a program in it asks of a host that does
-// not exist, while the sandbox reaches nothing else.
+// A handler outside the sandbox answers the requests of a program in the sandbox to a
+// host that does not exist, while the sandbox reaches nothing else.
 func ExampleClient_ServeOutbound() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -128,7 +128,7 @@ func ExampleHandle_Command() {
 	// 100
 }
 
-// Output arrives as it is written, with the streams told apart.
+// Output arrives as it is written, stdout and stderr separately.
 func ExampleClient_Exec() {
 	ctx := context.Background()
 	var c sandbox.Client

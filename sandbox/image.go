@@ -38,7 +38,8 @@ type ImageSnapshotParams struct {
 	Env     []string `json:"env,omitempty"`
 	User    string   `json:"user,omitempty"`
 	WorkDir string   `json:"workdir,omitempty"` // absolute
-	// Entrypoint and Cmd are those of the snapshot's image if both are empty.
+	// Entrypoint and Cmd default to the values of the snapshot's image if both are
+	// empty.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
 	// Labels and ExposedPorts are added to those of the snapshot's image.

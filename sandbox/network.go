@@ -67,12 +67,12 @@ type Domain struct {
 	Rules []Rule `json:"rules,omitempty"`
 }
 
-// Rule says what happens to HTTP requests to a domain. At most one of
-// SetHeaders, ForwardURL, Respond and Deny is set; with none the request passes.
+// Rule is an action for HTTP requests to a domain. At most one of SetHeaders,
+// ForwardURL, Respond and Deny is set; with none the request passes.
 //
 // For a name with rules the daemon ends TLS with a certificate of its own
-// authority, which the guest is made to trust, and opens another connection to
-// the real server, whose certificate it verifies.
+// authority, which the guest trusts, and opens another connection to the real
+// server, whose certificate it verifies.
 type Rule struct {
 	Match Match `json:"match,omitzero"` // the zero value matches every request
 	// SetHeaders are request headers to set, replacing the guest's. With
@@ -97,7 +97,7 @@ type Rule struct {
 	Deny bool `json:"deny,omitempty"`
 }
 
-// Redacted is what the API shows in place of a header's value.
+// Redacted replaces the value of a header in the API.
 const Redacted = "[redacted]"
 
 // Match selects requests. All given conditions must match; at most 32 of each

@@ -34,7 +34,7 @@ type Outbound struct {
 	Allowed bool `json:"allowed,omitempty"`
 }
 
-// Handling is what an egress handler does with an Outbound.
+// Handling is an egress handler's decision about an Outbound.
 type Handling string
 
 const (

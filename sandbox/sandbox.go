@@ -157,8 +157,8 @@ type CreateParams struct {
 	DiskMB int64 `json:"disk_mb,omitempty"`
 	// Timeout ends the sandbox that long after its start: at least 1 s. 0 means 5 minutes.
 	Timeout Duration `json:"timeout_ms,omitempty"`
-	// IdleTimeout stops the sandbox when it has had no command, file or
-	// terminal activity for that long: at least 1 s. 0 means never.
+	// IdleTimeout stops the sandbox after this time without command, file or terminal
+	// activity: at least 1 s. 0 means never.
 	IdleTimeout Duration `json:"idle_timeout_ms,omitempty"`
 	// Env is the environment of every command; a command's own wins. At most
 	// 1024 variables, 256 KiB together, in UTF-8.

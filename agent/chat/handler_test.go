@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// answer is what a step says that asks a model: an attempt of it.
+// answer writes the answer of a step that asks a model, for one attempt.
 type answer func(ctx context.Context, call agent.Call, say func(chunks ...string) error) error
 
 // talk is a workflow that does to the stream what an agent does.
@@ -419,7 +419,8 @@ func TestHandler_Cancel(t *testing.T) {
 	s.do("DELETE", "/"+p.run(), "").wantStatus(http.StatusNoContent, "")
 }
 
-// A message is answered once, however often it is sent, and again if that was asked.
+// A message is answered once, however often it is sent, and again if the page asks
+// for a new answer.
 func TestHandler_SentTwice(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{}, 10)
@@ -800,7 +801,7 @@ func TestHandler_MaxReaders(t *testing.T) {
 	same(t, "the next", next.rest(), append(slices.Clone(helloChunks), done))
 }
 
-// Runs whose values are sealed are read by who has the key.
+// A handler with the key can read runs whose values are sealed.
 func TestHandler_Sealed(t *testing.T) {
 	t.Parallel()
 	def := talk(hello)

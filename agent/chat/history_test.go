@@ -63,7 +63,7 @@ func (e *echo) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent
 	return nil
 }
 
-// last is what the model was told, the last time.
+// last returns the last message to the model.
 func (e *echo) last() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,7 +144,7 @@ func TestRemember(t *testing.T) {
 	told("another chat", "user hi", s.do("POST", "", `{"id":"c2","messages":[`+forged+`,`+says("m1", "hi")+`]}`))
 }
 
-// A page answers what it was asked, and nothing else.
+// A page can answer the agent's questions, and nothing else.
 func TestRemember_Answers(t *testing.T) {
 	s, model, paid := rememberScene(t)
 	part := func(name, call, more string) string {
@@ -184,7 +184,7 @@ func TestRemember_Answers(t *testing.T) {
 	s.post("", part("where", "ann", `"state":"output-available","input":{},"output":"elsewhere"`)).wantStatus(400, "answers nothing")
 }
 
-// A workflow whose result nobody can read is refused at once.
+// A workflow whose result cannot be read is refused at once.
 func TestRemember_OtherWorkflows(t *testing.T) {
 	t.Parallel()
 	defer func() {

@@ -12,7 +12,8 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// message is what a page makes of chunks. The real ones are in conformance/chat.
+// message is the message that a page builds from chunks. conformance/chat has the
+// real pages.
 type message struct {
 	steps [][]string      // texts
 	open  map[string]*int // text blocks: where they are in the last step
@@ -51,8 +52,8 @@ func (m *message) take(t *testing.T, chunk []byte) {
 	}
 }
 
-// read gives chunks from an index on to a message, as a reader gets them who comes
-// when the first n of them are there.
+// read gives the chunks from an index on to a message, in the form for a reader that
+// connects when the first n chunks are on the stream.
 func read(t *testing.T, m *message, chunks []string, n, from, to int, reset bool) {
 	t.Helper()
 	v := newView(int64(from), true, reset)
@@ -69,8 +70,8 @@ func read(t *testing.T, m *message, chunks []string, n, from, to int, reset bool
 	}
 }
 
-// Wherever an answer is cut, and whatever was there when its reader came, the reader
-// has in the end what was said at last; or is told to read again, which gives that.
+// Wherever an answer is cut, and whenever its reader connects, the reader has the
+// final answer in the end, or is told to read again, which gives the final answer.
 func TestView_AnyCut(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// talk is a model: turn decides what it calls next, of what the tools have returned.
+// talk is a model: turn returns its next calls, given the results of the tools.
 type talk struct {
 	turn func(n int, results []json.RawMessage) (calls []call, text string)
 }
@@ -66,8 +66,8 @@ func (m talk) Stream(_ context.Context, c *agent.ModelCall, emit func(*agent.Pie
 	return nil
 }
 
-// work runs an agent with the tools of a Box on a real daemon, and returns what it
-// said and which sandboxes are left.
+// work runs an agent with the tools of a Box on a real daemon, and returns its
+// answer and the remaining sandboxes.
 func work(t *testing.T, e *testenv.Env, o sandboxtool.Options, turn func(n int, results []json.RawMessage) ([]call, string)) (string, error) {
 	t.Helper()
 	d := workflow.Define("work", func(ctx workflow.Context, _ int) (_ string, err error) {
@@ -191,8 +191,8 @@ func TestBox(t *testing.T) {
 	}
 }
 
-// A sandbox whose time is over is told of, and the next call makes a new one. A run
-// that fails leaves none.
+// The model is told of a sandbox that has ended, and the next call creates a new
+// one. A run that fails leaves no sandbox.
 func TestBox_Ended(t *testing.T) {
 	e := testenv.Start(t)
 	_, err := work(t, e, sandboxtool.Options{Sandbox: small()}, func(n int, results []json.RawMessage) ([]call, string) {

@@ -19,7 +19,7 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// secret is in all that is said, and must be in no span.
+// secret is in all texts of the conversation, and must be in no span.
 const secret = "xyzzy"
 
 // models answer by the model's name, and how often a tool was called before.

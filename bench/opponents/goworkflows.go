@@ -16,8 +16,8 @@ import (
 )
 
 // goWorkflows is go-workflows in the arrangement that is fastest for it: backend
-// and worker in one process that tell each other of work, and SQLite with
-// synchronous=NORMAL unless FULL, its default, is asked for.
+// and worker in one process that notify each other of work, and SQLite with
+// synchronous=NORMAL unless the suite asks for FULL, which is its default.
 type goWorkflows struct {
 	db      *sql.DB
 	backend backend.Backend
@@ -26,8 +26,8 @@ type goWorkflows struct {
 	stop    context.CancelFunc
 }
 
-// The engine finds workflows and activities by the names of functions, so what
-// they report to cannot be in a value.
+// The engine finds workflows and activities by the names of functions, so the
+// functions cannot be methods of a value, and report to package variables.
 var (
 	goDone, goAsleep, goBlocked = newArrivals(), newArrivals(), newArrivals()
 	goWaiting                   = make(chan struct{})

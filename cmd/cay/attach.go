@@ -64,11 +64,11 @@ func (f *execFlags) params(a *app, argv []string) (sandbox.CommandParams, error)
 // errBrokenPipe means that the reader of our output has gone.
 var errBrokenPipe = &exitError{code: exitSignal + int(syscall.SIGPIPE)}
 
-// attach runs a program in a sandbox on this process's standard streams and
-// signals, and returns how it ended. With -t, params.PTY is set here. The first
-// SIGINT, SIGTERM or SIGHUP is passed on to the program, the second kills it. If
-// the program does not start soon after one, nobody waits for it any more. The same
-// signal within 100 ms is the same one; see interrupts.
+// attach runs a program in a sandbox on this process's standard streams and signals,
+// and returns its exit. With -t, attach sets params.PTY. The first SIGINT, SIGTERM or
+// SIGHUP is passed on to the program, the second kills it. If the program does not
+// start soon after a signal, attach stops waiting for it. Two equal signals within
+// 100 ms count as one; see interrupts.
 //
 // An error before the program ran has an exit code of its own.
 func (a *app) attach(ctx context.Context, c *sandbox.Client, ref string, p sandbox.CommandParams, tty bool, stdout, stderr io.Writer) (*sandbox.Command, error) {
@@ -403,8 +403,8 @@ func (c *capture) text() text {
 	return text(b)
 }
 
-// runAttached runs a program, prints what it prints, or with --json all at once
-// in the end, and returns its exit code as an error.
+// runAttached runs a program, prints its output, or with --json the whole result at
+// the end, and returns its exit code as an error.
 func (a *app) runAttached(ctx context.Context, c *sandbox.Client, ref string, p sandbox.CommandParams, tty bool) error {
 	if !a.json {
 		cmd, err := a.attach(ctx, c, ref, p, tty, a.stdout, a.stderr)

@@ -191,8 +191,8 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 }
 
 const (
-	// politeTime is how long what a command has left running may take to end when it has
-	// been asked to.
+	// politeTime is how long a command's remaining processes may take to end after they
+	// were asked to.
 	politeTime = 10 * time.Second
 	// removeTime bounds the removal of containers.
 	removeTime = time.Minute
@@ -216,7 +216,8 @@ func (l *leftovers) adopt() error {
 }
 
 // signal passes a signal on to every process of the command; the second one kills them.
-// Programs that read from a terminal get its SIGINT from the terminal, and may go on.
+// Programs that read from a terminal get SIGINT from the terminal itself, and may
+// continue.
 func (l *leftovers) signal(sig syscall.Signal, terminal bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

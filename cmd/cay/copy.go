@@ -114,8 +114,8 @@ func (a *app) copyToStdout(ctx context.Context, c *sandbox.Client, src place) er
 	return err
 }
 
-// counting returns a client like c that shows how many bytes of content it has
-// moved, as progress of name.
+// counting returns a client like c that shows the number of copied bytes, as progress of
+// name.
 func counting(c *sandbox.Client, p *progress, name string) *sandbox.Client {
 	if p == nil || p.ui == nil {
 		return c

@@ -33,7 +33,7 @@ func raiseDescriptors() (uint64, error) {
 	return was.Cur, nil
 }
 
-// describeDescriptors returns what the user is told of a limit on open files, "" if it
+// describeDescriptors returns the warning about a limit on open files, "" if the limit
 // is high enough.
 func describeDescriptors(limit uint64) string {
 	if limit >= fewDescriptors {

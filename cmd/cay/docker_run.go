@@ -314,7 +314,7 @@ func (s *dockerStreams) copy(stdout, stderr io.Writer, raw bool) error {
 	return copyDocker(s.r, stdout, stderr, raw)
 }
 
-// copyDocker writes the output in r: as it is, or of frames of 8 bytes (the stream, three
+// copyDocker writes the output in r: raw, or in frames of 8 bytes (the stream, three
 // zeros, the length) and data.
 func copyDocker(r io.Reader, stdout, stderr io.Writer, raw bool) error {
 	if raw {

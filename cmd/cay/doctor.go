@@ -89,7 +89,7 @@ func printFindings(w io.Writer, findings []finding, colour bool) {
 	}
 }
 
-// host is what doctor looks at; a value, so that tests can make one up.
+// host has the properties that doctor checks, as a value that tests can make up.
 type host struct {
 	os, release string
 	uid         int

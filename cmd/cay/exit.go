@@ -148,10 +148,10 @@ func (a *app) warn(format string, args ...any) {
 // sent to all: neither means the user's second Ctrl-C.
 const repeatWindow = 100 * time.Millisecond
 
-// interrupts hands each signal to whoever is in charge: at first whoever cancels
-// the command's context, then, while a program runs in a sandbox, what passes
-// the signal on to it. A signal that comes within repeatWindow of the last one handed on,
-// and is the same, is dropped.
+// interrupts passes each signal to the current receiver: first the function that cancels
+// the command's context, then, while a program runs in a sandbox, the function that
+// forwards signals to it. A signal equal to the last one and within repeatWindow of it is
+// dropped.
 type interrupts struct {
 	ch   chan os.Signal
 	done chan struct{}

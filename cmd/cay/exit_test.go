@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A signal that is sent twice at once counts once, whoever handles it; two signals count twice.
+// Two equal signals in quick succession count as one, whoever receives them; two different
+// signals count as two.
 func TestInterrupts_Repeated(t *testing.T) {
 	const term, intr = syscall.SIGTERM, syscall.SIGINT
 	type sent struct {

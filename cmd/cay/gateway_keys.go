@@ -296,7 +296,7 @@ every model again, and so for the other bounds.`,
 	})
 }
 
-// changed returns the scope a key is to have, nil if nothing was said of it.
+// changed returns the new scope of a key, nil if no flag changes it.
 func (f *keyScopeFlags) changed(ctx context.Context, c *cobra.Command, client *gateway.Client, id string) (*gateway.KeyScope, error) {
 	fl, any := c.Flags(), false
 	for _, name := range scopeFlags {

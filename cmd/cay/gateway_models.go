@@ -76,7 +76,8 @@ func gatewayClient(a *app) *gateway.Client {
 	return &gateway.Client{URL: o.URL, Token: o.Token, Team: o.Team}
 }
 
-// filter returns the models that are asked for, with only the endpoints that are.
+// filter returns the models that match the flags, with only the matching
+// endpoints.
 func (o *gatewayModelsOptions) filter(models []gateway.Model, pattern string) []gateway.Model {
 	kept := []gateway.Model{}
 	for _, m := range models {
@@ -135,7 +136,7 @@ func (o *gatewayModelsOptions) print(w io.Writer, models []gateway.Model) {
 	table.print(w)
 }
 
-// perMillion is what a million tokens cost, in dollars.
+// perMillion returns the price of a million tokens, in dollars.
 func perMillion(m gateway.Money) string { return m.Times(1_000_000).String() }
 
 // tokensText returns a number of tokens in a short form.

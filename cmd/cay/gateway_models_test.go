@@ -189,7 +189,7 @@ func TestGatewayModelsUpdate_Asks(t *testing.T) {
 	}
 }
 
-// openTerminal opens a terminal, and what its keyboard is.
+// openTerminal opens a terminal, and returns it with its keyboard.
 func openTerminal(t *testing.T) (keyboard, terminal *os.File) {
 	t.Helper()
 	keyboard, terminal, err := pty.Open()

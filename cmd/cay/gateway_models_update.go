@@ -68,7 +68,7 @@ func newGatewayModelsUpdate(a *app) *cobra.Command {
 	return a.verb(c, func(ctx context.Context, _ []string) error { return o.run(ctx, a) })
 }
 
-// updated is what the command prints with --json.
+// updated is the output of the command with --json.
 type updated struct {
 	File    string           `json:"file"`
 	Written bool             `json:"written"`
@@ -245,8 +245,8 @@ func (u *updated) print(w io.Writer) {
 	}
 }
 
-// signOff has the operator agree to the changes that were shown. Errors: invalid, if the
-// answer is not yes or there is nobody to ask.
+// signOff asks the operator to agree to the changes that were shown. Errors: invalid, if
+// the answer is not yes or standard input is not a terminal.
 func (o *gatewayModelsUpdateOptions) signOff(a *app, n int) error {
 	if o.yes {
 		return nil

@@ -143,7 +143,7 @@ func (o *gatewayRequestsOptions) list(ctx context.Context, a *app) error {
 	return err
 }
 
-// selected is what the flags select.
+// selected returns the filter of the flags.
 func (o *gatewayRequestsOptions) selected() (gateway.RequestFilter, error) {
 	f := gateway.RequestFilter{
 		Since: o.filter.since.time, Until: o.filter.until.time, ProjectID: o.filter.project, KeyID: o.filter.key, User: o.filter.user, Tag: o.filter.tag,

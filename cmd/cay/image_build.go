@@ -151,8 +151,8 @@ func (o *imageBuildOptions) build(ctx context.Context, a *app, c *sandbox.Client
 	return r, nil
 }
 
-// showFailed shows what a step wrote that failed, unless that was shown as it came,
-// and returns err.
+// showFailed shows the output of a failed step, unless it was shown already, and
+// returns err.
 func showFailed(a *app, quiet bool, err error) error {
 	var failed *template.StepError
 	if quiet && errors.As(err, &failed) {

@@ -14,8 +14,9 @@ import (
 
 func main() {
 	reexec() // first of all: this process may be a helper, not the command line
-	// We have a logger of our own. Libraries that use the standard one may quote
-	// what a server sent, which can be a credential set on a guest's request.
+	// Silence the standard logger. Libraries that use it may quote a server's
+	// answer, which can contain a credential set on a guest's request. cay has
+	// its own logger.
 	log.SetOutput(io.Discard)
 	a := newApp() // takes the standard streams, which sandboxes must not inherit
 	if err := gvisor.DetachStdio(); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// networkFlags say what a sandbox may reach: a mode, a list made of --allow and
-// --deny, or a file.
+// networkFlags are the flags of a network policy: a mode, a list made of
+// --allow and --deny, or a file.
 type networkFlags struct {
 	allow, deny []string
 	file        string

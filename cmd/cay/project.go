@@ -62,8 +62,8 @@ func newProjectRemove(a *app) *cobra.Command {
 	return c
 }
 
-// findProject returns the id of the project with an id or a name, of those the
-// client's token reaches. Errors: not_found.
+// findProject returns the id of the project with an id or a name, among the
+// projects that the client's token reaches. Errors: not_found.
 func findProject(ctx context.Context, c *account.Client, ref string) (string, error) {
 	projects, err := all(func(p account.ListParams) (*account.Page[account.Project], error) { return c.ListProjects(ctx, p) })
 	if err != nil {

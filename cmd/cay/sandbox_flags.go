@@ -71,14 +71,14 @@ func (f *sandboxFlags) params(stdin io.Reader) (sandbox.CreateParams, error) {
 	return p, p.Validate()
 }
 
-// The names of what a sandbox is made of when nothing else is asked for.
+// The names of the default image and runtime.
 const (
 	defaultImage   = "debian"
 	defaultRuntime = "node24"
 )
 
-// ensureImages builds or pulls what a sandbox needs, showing progress. The
-// daemon would do it anyway, but silently.
+// ensureImages builds or pulls the images that a sandbox needs, showing
+// progress. The daemon would do so anyway, but silently.
 func (a *app) ensureImages(ctx context.Context, c *sandbox.Client, p sandbox.CreateParams, quiet bool) error {
 	if p.Snapshot != "" {
 		return nil // it has its image
@@ -118,7 +118,7 @@ func (a *app) ensureImages(ctx context.Context, c *sandbox.Client, p sandbox.Cre
 	return nil
 }
 
-// note tells people, on standard error, what goes on.
+// note prints a message about the progress on standard error.
 func (a *app) note(quiet bool, format string, args ...any) {
 	if !quiet {
 		a.warn(format, args...)

@@ -176,7 +176,7 @@ func forkable(ctx context.Context, c *sandbox.Client, ref string) (string, error
 	return "", serr
 }
 
-// forkText tells what a fork has cost.
+// forkText describes the cost of a fork.
 func forkText(f *sandbox.Fork) string {
 	what := "with the files of " + f.SnapshotID
 	switch {
@@ -202,7 +202,8 @@ func plural(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// shortDuration is a duration in milliseconds, or in seconds if it has some.
+// shortDuration returns a duration in milliseconds, or in seconds from one
+// second on.
 func shortDuration(d sandbox.Duration) string {
 	t := time.Duration(d)
 	if t >= time.Second {

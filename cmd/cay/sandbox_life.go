@@ -41,7 +41,7 @@ saved.`,
 	return c
 }
 
-// sessionPage is how many sessions are shown unless all are asked for.
+// sessionPage is how many sessions are shown unless the user asks for all.
 const sessionPage = 50
 
 func newSandboxSessions(a *app) *cobra.Command {

@@ -248,8 +248,7 @@ func flowTarget(f sandbox.Flow) string {
 	return to
 }
 
-// followFlows prints records as they are made: a line each, or with --json an
-// object each.
+// followFlows prints new records: a line each, or with --json an object each.
 func (a *app) followFlows(ctx context.Context, client *sandbox.Client, ref string, p sandbox.FlowParams) error {
 	watch, err := client.WatchFlows(ctx, ref, p)
 	if err != nil {

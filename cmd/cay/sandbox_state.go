@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// each does one thing to every sandbox named, goes on after a failure, and
+// each calls do for every sandbox in refs, continues after a failure, and
 // prints the results: names, or with --json an array.
 func (a *app) each(ctx context.Context, refs []string, quiet bool, do func(ref string) (*sandbox.Sandbox, error)) error {
 	done := []*sandbox.Sandbox{}

@@ -69,7 +69,7 @@ func newServeCommand(a *app) *cobra.Command {
 	return a.verb(c, func(ctx context.Context, _ []string) error { return o.run(ctx, a) })
 }
 
-// started is what serve prints when the daemon answers.
+// started is the output of serve when the daemon answers.
 type started struct {
 	URL       string `json:"url"`
 	TokenFile string `json:"token_file"`

@@ -20,8 +20,8 @@ func newSnapshotCommand(a *app) *cobra.Command {
 		newSnapshotExport(a), newSnapshotImport(a))
 }
 
-// completeSnapshots offers the names of snapshots, and ids of those without one,
-// for the first n arguments; n < 0 for all.
+// completeSnapshots offers the names of snapshots, and ids of snapshots without
+// a name, for the first n arguments; n < 0 for all.
 func (a *app) completeSnapshots(n int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if n >= 0 && len(args) >= n {
@@ -39,7 +39,7 @@ func (a *app) completeSnapshots(n int) cobra.CompletionFunc {
 	}
 }
 
-// snapshotRef is what people call a snapshot.
+// snapshotRef returns a snapshot's name, or its id.
 func snapshotRef(s *sandbox.Snapshot) string {
 	if s.Name != "" {
 		return s.Name

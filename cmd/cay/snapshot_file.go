@@ -48,7 +48,7 @@ The image the snapshot is of is not in the file; an import needs the same one.`,
 	})
 }
 
-// exported is what export tells with --json.
+// exported is the output of export with --json.
 type exported struct {
 	Snapshot string `json:"snapshot"`
 	File     string `json:"file"`

@@ -7,7 +7,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// sourceFlags say what a new sandbox's working directory is filled with.
+// sourceFlags are the flags of the source that fills a new sandbox's working
+// directory.
 type sourceFlags struct {
 	git, tarball  string
 	revision, dir string

@@ -30,7 +30,7 @@ func (f *keepFlags) register(c *cobra.Command) {
 	fl.BoolVar(&f.keepEvicted, "keep-evicted", false, "with --keep, leave those beyond N to their expiration instead of deleting them")
 }
 
-// persistence is what was asked for; nil: nothing.
+// persistence returns the requested persistence; nil if no flag sets it.
 func (f *keepFlags) persistence() (*bool, error) {
 	switch {
 	case f.persistent && f.ephemeral:
@@ -41,7 +41,8 @@ func (f *keepFlags) persistence() (*bool, error) {
 	return nil, nil
 }
 
-// retention is what was asked for: nil for nothing, and an empty one for the default.
+// retention returns the requested retention: nil if no flag sets it, and an empty one
+// for the default.
 func (f *keepFlags) retention() (*sandbox.Retention, error) {
 	switch {
 	case f.keep.set:
@@ -88,7 +89,7 @@ func (f *spanFlag) Set(text string) (err error) {
 
 func (f *spanFlag) Type() string { return "time" }
 
-// value is what was asked for; nil: nothing.
+// value returns the requested duration; nil if the flag was not given.
 func (f *spanFlag) value() *sandbox.Duration {
 	if !f.set {
 		return nil
@@ -211,7 +212,7 @@ func keptText(s *sandbox.Sandbox) string {
 	return text
 }
 
-// The modes of mounts, as they are written behind a second colon.
+// The modes of mounts, as written behind a second colon.
 var mountModes = map[string]sandbox.MountMode{
 	"rw":   sandbox.MountReadWrite,
 	"ro":   sandbox.MountReadOnly,

@@ -21,7 +21,7 @@ var synonyms = map[string][]string{
 	"volume": {"drive"}, "volumes": {"drive"}, "disk": {"drive"}, "login": {"token"}, "auth": {"token"}, "daemon": {"serve"}, "server": {"serve"}, "up": {"serve"},
 }
 
-// answers are for words that no command stands for.
+// answers has hints for words that no command corresponds to.
 var answers = map[string]string{
 	"rename": `names stay; "cay sandbox fork SANDBOX --name NAME" makes a copy under another`,
 	"mv":     `names stay; "cay sandbox fork SANDBOX --name NAME" makes a copy under another`,

@@ -59,7 +59,7 @@ the program has it.`,
 	})
 }
 
-// loginName is what a program calls itself.
+// loginName returns a program's own name for itself.
 func loginName(l *account.DeviceLogin) string {
 	if l.Agent != "" {
 		return l.Agent

@@ -21,7 +21,7 @@ const uiHelp = `Print a link that opens the web inspector in a browser and logs 
 good for one login within 10 minutes; the login speaks for the token that made the
 link, and ends when that is revoked.`
 
-// loginURL is what cay ui prints.
+// loginURL is the output of cay ui.
 type loginURL struct {
 	URL string `json:"url"`
 	*account.LoginLink
@@ -42,8 +42,8 @@ func newUICommand(a *app) *cobra.Command {
 	})
 }
 
-// loginLink returns a link to the daemon that was just started, for who started it
-// on a terminal, and "" for anybody else: logs are no place for it.
+// loginLink returns a link to the daemon that was just started, if it was started on a
+// terminal, and "" otherwise: the link must not get into logs.
 func (a *app) loginLink(ctx context.Context, cfg config.Config, s started) string {
 	if !isTerminal(a.stdout) {
 		return ""

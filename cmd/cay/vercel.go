@@ -207,8 +207,8 @@ func (o *vercelOptions) variables(ctx context.Context, a *app, argv []string) ([
 	), nil
 }
 
-// gatewayURL is where programs that call models find the AI gateway: the one the user has
-// set, else what the daemon says. Errors are those of gateway.Client.Address.
+// gatewayURL returns the AI gateway's URL for programs that call models: the user's
+// setting, else the daemon's answer. Errors are those of gateway.Client.Address.
 func (a *app) gatewayURL(ctx context.Context) (string, error) {
 	at := os.Getenv("CAY_GATEWAY_URL")
 	if at == "" {

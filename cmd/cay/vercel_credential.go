@@ -87,8 +87,8 @@ func (o *vercelOptions) find(ctx context.Context, c *account.Client, who *accoun
 	return projects[0].ID, nil
 }
 
-// stored returns the credential in a file if it is the one that is wanted and
-// the daemon still takes it.
+// stored returns the credential in a file if it matches want and the daemon still
+// accepts it.
 func stored(ctx context.Context, file string, want vercelCredential) *vercelCredential {
 	info, err := os.Stat(file)
 	if err != nil || info.Mode().Perm()&0o077 != 0 {
@@ -110,8 +110,8 @@ func stored(ctx context.Context, file string, want vercelCredential) *vercelCred
 	return &c
 }
 
-// issue makes a token for the project. A token of a project cannot make others;
-// it has itself in that form.
+// issue makes a token for the project. A token of a project cannot make other
+// tokens; the daemon issues that token itself in the form of a JWT.
 func issue(ctx context.Context, c *account.Client, who *account.Identity, want vercelCredential) (*vercelCredential, error) {
 	if who.Project != nil {
 		jwt, err := c.CreateJWT(ctx, want.ProjectID)

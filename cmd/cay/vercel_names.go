@@ -49,7 +49,7 @@ func newVercelServeNames(a *app) *cobra.Command {
 	})
 }
 
-// servedNames is what serve-names prints when it serves.
+// servedNames is the output of serve-names when it serves.
 type servedNames struct {
 	Listen      string `json:"listen"`
 	Daemon      string `json:"daemon"`

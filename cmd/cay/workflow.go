@@ -433,7 +433,7 @@ func describeRun(w io.Writer, s *shownRun, delivery string) {
 	)
 }
 
-// payloadText is what an envelope holds, for people.
+// payloadText returns the content of an envelope for people.
 func payloadText(p protocol.Payload) string {
 	if len(p) == 0 {
 		return ""

@@ -52,7 +52,7 @@ func newWorkflowDeployments(a *app, f *workflowFlags) *cobra.Command {
 	})
 }
 
-// deploymentState is what a deployment is at, for people.
+// deploymentState describes the state of a deployment for people.
 func deploymentState(d *workflow.Deployment) string {
 	switch {
 	case d.Error != "":
@@ -65,7 +65,8 @@ func deploymentState(d *workflow.Deployment) string {
 	return "ready"
 }
 
-// deliveryText is what a run of another language waits for in the queue, "" if nothing.
+// deliveryText describes the message in the queue that a run of another language waits for,
+// "" if there is none.
 func (f *workflowFlags) deliveryText(ctx context.Context, a *app, run *workflow.RunInfo) (string, error) {
 	if !run.Kind.External() || run.Status.Terminal() {
 		return "", nil

@@ -117,7 +117,7 @@ func (o *workflowStartOptions) run(ctx context.Context, a *app, f *workflowFlags
 	})
 }
 
-// showResult waits for a run and prints what it returned.
+// showResult waits for a run and prints its result.
 func (a *app) showResult(ctx context.Context, b workflow.Backend, id string) error {
 	run, err := b.WaitRun(ctx, id)
 	if err != nil {

@@ -74,11 +74,12 @@ func spanTook(s *protocol.Span) string {
 	return roundText(s.EndsAt.Sub(s.BeginsAt))
 }
 
-// hookTimeout is what ids of waits for a hook with a timeout end with.
+// hookTimeout matches the ids of waits for a hook with a timeout.
 var hookTimeout = regexp.MustCompile(`(^wait_|/)receive\.\d+$`)
 
-// spanName names a span; all are those of its run. The wait of a Receive is named after its hook. The log does not
-// record the hook, so spanName takes the one that was open when the wait began, and says "a hook" if several were.
+// spanName returns the name of a span; all are the spans of its run. The wait of a Receive is named
+// after its hook. The log does not record the hook, so spanName takes the hook that was open when
+// the wait began, and returns "a hook" if several were open.
 func spanName(s *protocol.Span, all []protocol.Span) string {
 	switch name := functionOf(s.Name); {
 	case name != s.Name: // the ids of the Workflow SDK say nothing

@@ -11,8 +11,8 @@ import (
 // the page: see program_test.go.
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, program)) }
 
-// need skips a test unless make conformance-chat runs it, which installs what it
-// takes.
+// need skips a test unless make conformance-chat runs it, which installs the
+// requirements.
 func need(t *testing.T) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {

@@ -206,7 +206,7 @@ func (actor) Stream(ctx context.Context, call *agent.ModelCall, emit func(*agent
 	return cay.Errorf(cay.Invalid, "a detail that is nobody's business")
 }
 
-// numbers are those from 1 to n.
+// numbers returns the numbers from 1 to n.
 func numbers(n int) string {
 	words := make([]string, n)
 	for i := range words {

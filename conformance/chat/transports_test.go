@@ -98,8 +98,8 @@ func TestTransports_CutAndGivenAgain(t *testing.T) {
 	}
 }
 
-// answer is what a run writes: what each step says, attempt by attempt. The last is
-// the one that counts.
+// answer is the output of a run: the output of each step, attempt by attempt. The
+// last attempt counts.
 type answer [][][]object
 
 // clean is the answer if nothing had happened.
@@ -145,7 +145,7 @@ func (g *answerMaker) answer() answer {
 	return a
 }
 
-// step is an answer of a model, and what its tools gave.
+// step returns an answer of a model, and the outputs of its tools.
 func (g *answerMaker) step() (said, outputs []object) {
 	said = []object{{"type": "start-step"}}
 	for block := range 1 + g.IntN(4) {

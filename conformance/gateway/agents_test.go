@@ -61,8 +61,8 @@ func newHome(t *testing.T) home {
 	return h
 }
 
-// run runs an agent in h and returns what it prints. Nothing of it may reach another
-// host: its proxy is nobody.
+// run runs an agent in h and returns its output. The agent cannot reach other hosts,
+// because its proxy does not exist.
 func (h home) run(t *testing.T, env []string, name string, args ...string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -82,7 +82,7 @@ func (h home) run(t *testing.T, env []string, name string, args ...string) []byt
 	return stdout.Bytes()
 }
 
-// wrote checks that the file is there.
+// wrote checks that the file exists.
 func (h home) wrote(t *testing.T, want string) {
 	t.Helper()
 	if got, err := os.ReadFile(h.file); err != nil || strings.TrimSpace(string(got)) != want {

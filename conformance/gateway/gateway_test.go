@@ -21,8 +21,8 @@ var clients = []string{
 // pythons are the clients for Python: see python/cases.py.
 var pythons = []string{"openai", "responses", "anthropic"}
 
-// need skips a test unless make conformance-gateway runs it, which installs what it
-// takes.
+// need skips a test unless make conformance-gateway runs it, which installs the
+// requirements.
 func need(t *testing.T, path string) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {

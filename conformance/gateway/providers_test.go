@@ -25,7 +25,7 @@ var dialects = map[string]string{
 	"messages": gatewaytest.Messages, "gemini": gatewaytest.Gemini, "converse": gatewaytest.Converse,
 }
 
-// providers are all providers, played, and what they tell test programs.
+// providers are simulated providers, with the data for test programs.
 type providers struct {
 	played  map[string]*gatewaytest.Upstream
 	control string
@@ -62,10 +62,10 @@ func (p *providers) direct() world {
 
 func (p *providers) names() []string { return slices.Sorted(maps.Keys(p.played)) }
 
-// ServeHTTP tells what providers have seen: GET /asked?model=&text=&n= waits until
-// a model was asked n times with a text, and says how many times it was; GET
-// /end?model=&text= waits for the end of the last of these. Models are named as
-// clients name them, provider/model, or as in a world without a gateway.
+// ServeHTTP reports the providers' requests: GET /asked?model=&text=&n= waits
+// until a model has had n requests with a text, and returns their number; GET
+// /end?model=&text= waits for the end of the last of these requests. Models have
+// clients' names, provider/model, or the names of a world without a gateway.
 func (p *providers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()

@@ -11,8 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// missing is what recorded tool calls lack that clients of chat completions need to tell
-// them apart, by recording: the gateway adds it at the end of the call.
+// missing has, by recording, the members of recorded tool calls that clients of chat
+// completions need to distinguish the calls: the gateway adds them at the end of the
+// call.
 var missing = map[string]string{"mistral/mistral-tool-call": `,"index":0,"type":"function"`}
 
 // TestRaw passes every recorded answer through the gateway to a client that speaks the

@@ -30,7 +30,7 @@ func formats() []any {
 	return []any{chatcompletions.New(), messages.New(), responses.New(), gemini.New(), converse.New()}
 }
 
-// upstream is what speaks a format to providers.
+// upstream returns the Upstream of a format.
 func upstream(format string) hub.Upstream {
 	for _, f := range formats() {
 		if u, ok := f.(hub.Upstream); ok && u.Name() == format {
@@ -50,7 +50,7 @@ type site struct {
 	program, url, token string // of the daemon: its program, its API, its admin's token
 }
 
-// settings are what the daemon reads: JSON is YAML.
+// settings are the daemon's settings: JSON is YAML.
 type settings struct {
 	Environment bool                      `json:"environment"`
 	Providers   map[string]map[string]any `json:"providers"`
@@ -231,7 +231,7 @@ type recording struct {
 	Want   want   `json:"want"`
 }
 
-// want is what an answer means, read by its own format.
+// want is the meaning of an answer, read by the answer's own format.
 type want struct {
 	Text      string       `json:"text"`
 	Reasoning string       `json:"reasoning"`

@@ -108,7 +108,7 @@ func cmdCode(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cmdCapture sets a variable to a part of what a command printed.
+// cmdCapture sets a variable to a part of a command's output.
 func cmdCapture(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) != 3 {
 		ts.Fatalf("usage: capture VAR stdout|stderr|FILE PATTERN")

@@ -13,9 +13,9 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/preload"
 )
 
-// TestPython runs the cases of the client for Python: its asynchronous face finds
-// the daemon by the module that Python loads first, its synchronous one by the
-// option it has for that.
+// TestPython runs the cases of the client for Python: its asynchronous API finds
+// the daemon by the module that Python loads first, its synchronous API by its own
+// option.
 func TestPython(t *testing.T) {
 	need(t, ".venv")
 	s := open(t)

@@ -30,8 +30,8 @@ const browser = `#!/usr/bin/env node
 var fences = regexp.MustCompile("(?s)\n```(?:ts|typescript)\n(.*?)```")
 
 // TestReadme runs the programs of the SDKs' READMEs: the first one clones a
-// repository, installs its packages, starts its server and opens it; the second
-// one goes on with the same sandbox after it was stopped.
+// repository, installs its packages, starts its server and opens the page; the
+// second one continues with the same sandbox after it was stopped.
 func TestReadme(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)

@@ -143,7 +143,7 @@ func (s *site) handleRequests(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(seen) // fails only when the program left
 }
 
-// handleOpened takes what a program opened in a browser.
+// handleOpened records a URL that a program opened in a browser.
 func (s *site) handleOpened(w http.ResponseWriter, r *http.Request) {
 	var v visit
 	if err := json.NewDecoder(r.Body).Decode(&v); err != nil {

@@ -80,8 +80,8 @@ func (c *console) typeText(s string) {
 // escapes are colors and movements of the cursor.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
 
-// expect reads until the terminal has shown what a pattern matches, forgets what
-// came up to there, and returns what the pattern's groups matched.
+// expect reads until the terminal's output matches a pattern, discards the output
+// up to the match, and returns the pattern's groups.
 func (c *console) expect(pattern string) []string {
 	c.t.Helper()
 	want := regexp.MustCompile(pattern)
@@ -258,10 +258,10 @@ func TestTerminal(t *testing.T) {
 	})
 }
 
-// garbles runs what uses the server that version 2 puts into a sandbox, up to four
-// times. On a busy machine that server now and then sends what a program wrote with
-// the mask of a WebSocket's frame still on it, and then the connection ends: seen
-// in 3 of 34 runs, and undone by the mask the text is what it should be.
+// garbles runs use, a test of the server that version 2 puts into a sandbox, up to
+// four times. On a busy machine that server sometimes sends a program's output
+// with the mask of a WebSocket frame still applied, and then the connection ends.
+// This was seen in 3 of 34 runs; with the mask removed the text is correct.
 func garbles(t *testing.T, use func(t testing.TB)) {
 	for n := 1; ; n++ {
 		a := &attempt{TB: t}

@@ -59,8 +59,8 @@ func TestSettings(t *testing.T) {
 	})
 }
 
-// need skips a test unless make conformance-vercel runs it, which installs what it
-// takes: minutes are too long for every run of all tests.
+// need skips a test unless make conformance-vercel runs it, which installs the
+// requirements: the tests take minutes, too long for every run of all tests.
 func need(t *testing.T, path string) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {

@@ -163,7 +163,7 @@ func (a *app) result(t *testing.T, run string) string {
 	return string(result)
 }
 
-// stream reads what a run writes, one value a line, from an index on. Close it.
+// stream reads a run's stream, one value a line, from an index on. Close it.
 func (a *app) stream(t *testing.T, run string, from int) io.ReadCloser {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s/runs/%s/stream?from=%d", a.url, run, from), nil)

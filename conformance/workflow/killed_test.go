@@ -42,8 +42,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestDaemonKilled kills the daemon while the app works on a step. A step that ends when
-// the daemon is back has run once; a step that ended in between goes on without a wait for the end
+// TestDaemonKilled kills the daemon while the app works on a step. A step that ends when the
+// daemon is back has run once; a step that ended in between continues without waiting for the end
 // of its lease.
 func TestDaemonKilled(t *testing.T) {
 	need(t, lines...)

@@ -25,7 +25,8 @@ var lines = []string{"v4", "v5"}
 // patience bounds each wait, on a busy machine.
 const patience = 3 * time.Minute
 
-// need skips a test unless make conformance-workflow runs it, which installs what it takes.
+// need skips a test unless make conformance-workflow runs it, which installs the
+// requirements.
 func need(t *testing.T, dirs ...string) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {

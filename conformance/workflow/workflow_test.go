@@ -155,7 +155,7 @@ func (a *app) testPipeline(t *testing.T) {
 	}
 }
 
-// Nobody but the daemon delivers.
+// Only the daemon may deliver messages.
 func (a *app) testSecret(t *testing.T) {
 	response, err := http.Post(a.url+"/.well-known/workflow/v1/flow", "application/json", strings.NewReader(`{}`))
 	if err != nil {

@@ -37,7 +37,7 @@ func worldEnvironment(url, token string) []string {
 	return append(environment(), "WORKFLOW_TARGET_WORLD=@cayhq/world", "CAY_URL="+url, "CAY_TOKEN="+token, "NODE_OPTIONS=--import=@cayhq/world/start")
 }
 
-// startWorld starts the app by itself, with @cayhq/world from the directory above it, and waits
+// startWorld starts the app on its own, with @cayhq/world from the directory above it, and waits
 // until it listens.
 func (a *app) startWorld(t *testing.T) {
 	t.Helper()
@@ -95,7 +95,7 @@ func TestCayhqWorld(t *testing.T) {
 	}
 }
 
-// Nobody delivers but the app itself.
+// Only the app itself may deliver messages.
 func (a *app) testWorldSecret(t *testing.T) {
 	response, err := http.Post(a.url+"/.well-known/workflow/v1/flow", "application/json", strings.NewReader(`{}`))
 	if err != nil {
@@ -108,8 +108,8 @@ func (a *app) testWorldSecret(t *testing.T) {
 	}
 }
 
-// An app that is killed asleep, in the middle of a step and before it has begun goes on by
-// itself when it is started again.
+// An app that is killed while a run sleeps, in the middle of a step, and before a run has begun,
+// continues when it is restarted.
 func (a *app) testWorldKilled(t *testing.T) {
 	asleep, cutOff := a.run(t, "asleep", 3000), a.run(t, "cutOff")
 	a.waitFor(t, asleep, `"asleep"`)

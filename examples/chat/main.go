@@ -33,7 +33,7 @@ type City struct {
 	City string `json:"city" jsonschema:"its name in English"`
 }
 
-// Weather is what it is like there.
+// Weather is the result of the weather tool.
 type Weather struct {
 	Celsius int    `json:"celsius"`
 	Sky     string `json:"sky"`

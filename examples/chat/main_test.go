@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// asked is a model that wants to send a postcard, and says what came of it.
+// asked is a model that wants to send a postcard, and reports the outcome.
 type asked struct{}
 
 func (asked) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent.Piece) error) error {

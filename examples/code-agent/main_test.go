@@ -85,8 +85,8 @@ type installation struct {
 	vars  []string
 }
 
-// newInstallation starts a daemon. workflows is the database of its workflows, empty
-// for a file of its own.
+// newInstallation starts a daemon. workflows is the database of the daemon's
+// workflows; empty means a file of the daemon.
 func newInstallation(t *testing.T, workflows string) *installation {
 	t.Helper()
 	if testing.Short() {

@@ -68,8 +68,8 @@ func (s *server) handleGet(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, state)
 }
 
-// handleStream sends what the models say, word by word, to any number of readers,
-// who may come back and go on where they were (Last-Event-ID).
+// handleStream sends the models' answers, word by word, to any number of readers.
+// Readers can reconnect and resume (Last-Event-ID).
 func (s *server) handleStream(w http.ResponseWriter, r *http.Request) {
 	run, err := s.run(r)
 	if err == nil {

@@ -26,7 +26,7 @@ type Request struct {
 	Packages []string `json:"packages,omitempty"`
 }
 
-// Report is what came of it.
+// Report is the result of the workflow.
 type Report struct {
 	Code     string `json:"code"`
 	Tests    string `json:"tests"`
@@ -125,7 +125,7 @@ var codeAgent = workflow.Define("code-agent", func(ctx workflow.Context, in Requ
 	}
 })
 
-// try runs the tests, and keeps what they print in the report.
+// try runs the tests, and stores their output in the report.
 func try(ctx workflow.Context, box *durable.Handle, r *Report) (passed bool, err error) {
 	err = box.WriteFiles(ctx, durable.File{Path: "solution.py", Data: []byte(r.Code)}, durable.File{Path: "test_solution.py", Data: []byte(r.Tests)})
 	if err != nil {
@@ -155,9 +155,9 @@ func tail(s string, n int) string {
 //go:embed kit/run.py
 var kit []byte
 
-// workshop makes a sandbox that reaches nobody, with all that is needed installed:
-// from the snapshot an earlier run has made, or, the first time, by installing it
-// and making that snapshot.
+// workshop makes a sandbox without network, with the needed packages installed:
+// from the snapshot of an earlier run, or, the first time, by installing the
+// packages and making that snapshot.
 func workshop(ctx workflow.Context, packages []string) (*durable.Handle, *Report, error) {
 	sum := sha256.Sum256([]byte(string(kit) + "\x00" + strings.Join(packages, "\x00")))
 	report := &Report{Prepared: "code-agent-" + hex.EncodeToString(sum[:6])}

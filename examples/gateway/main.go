@@ -62,7 +62,8 @@ func ask(ctx context.Context, client *http.Client, model, question string) (text
 	return answer.Choices[0].Message.Content, resp.Header, nil
 }
 
-// run asks through t and prints the answer, who gave it and what it cost.
+// run sends a question through t and prints the answer, the model that gave it and its
+// cost.
 func run(ctx context.Context, t *gateway.Transport, out io.Writer, model, question string) error {
 	text, head, err := ask(ctx, &http.Client{Transport: t}, model, question)
 	if err != nil {

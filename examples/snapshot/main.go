@@ -33,7 +33,7 @@ import (
 //go:embed prepare.sh
 var prepare string
 
-// question is what every sandbox is asked: a query of that database.
+// question is the query that every sandbox runs on that database.
 const question = `import sqlite3, sys
 db = sqlite3.connect("index.db")
 print(db.execute("select count(*), sum(words) from page where words > ?", (int(sys.argv[1]),)).fetchone())`
@@ -126,7 +126,7 @@ func run(ctx context.Context, c *sandbox.Client, out io.Writer, n int) (err erro
 	return nil
 }
 
-// sh runs a script in a sandbox and returns what it prints.
+// sh runs a script in a sandbox and returns its output.
 func sh(ctx context.Context, c *sandbox.Client, ref, script string) (string, error) {
 	b, err := c.Sandbox(ref).Command(ctx, "/bin/sh", "-ec", script).Output()
 	var exit *sandbox.ExitError

@@ -14,7 +14,7 @@ const (
 	cacheMax = 4096 // entries
 )
 
-// cached is what is known about a live token.
+// cached is the cached state of a live token.
 type cached struct {
 	principal api.Principal
 	expires   *time.Time
@@ -29,13 +29,13 @@ type cache struct {
 	mu      sync.Mutex
 	entries map[hash]*cached // at most cacheMax
 	// generation counts removals. A lookup that began before a removal must not
-	// put back what it read.
+	// put its result into the cache.
 	generation uint64
 }
 
 func (c *cache) init() { c.entries = make(map[hash]*cached) }
 
-// get returns the entry of h, nil if there is none, and the generation to hand
+// get returns the entry of h, nil if there is none, and the generation to pass
 // to put.
 func (c *cache) get(h hash, now time.Time) (*cached, uint64) {
 	c.mu.Lock()

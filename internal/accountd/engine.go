@@ -25,7 +25,7 @@ const (
 	maxTokens   = 1000
 )
 
-// Config is what an Engine needs.
+// Config has the dependencies and settings of an Engine.
 type Config struct {
 	DB     *db.DB
 	Logger *slog.Logger

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var defaultQuota = account.Quota{Sandboxes: 20, VCPUs: 40, MemoryMB: 1 << 16, DiskMB: 1 << 17, CreatesPerMinute: 60, SnapshotMB: 1 << 18}
 
-// bundle is an engine on a fresh data directory, with a clock of its own.
+// bundle is an engine on a fresh data directory, with a fake clock.
 type bundle struct {
 	*accountd.Engine
 	dir       string
@@ -254,8 +254,8 @@ func TestEngine_LastUsed(t *testing.T) {
 	}
 }
 
-// A second process on the database revokes a token: this one may go on with
-// what it remembers for 30 s and not a moment longer.
+// A second process on the database revokes a token: this one may use its cache
+// for 30 s and not a moment longer.
 func TestEngine_CacheExpires(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -11,7 +11,7 @@ const (
 	maxGuessers = 4096 // that are remembered
 )
 
-// guesses bounds how often somebody may be wrong. The zero value is ready.
+// guesses limits wrong guesses. The zero value is ready.
 type guesses struct {
 	mu      sync.Mutex
 	windows map[string]window // by who guesses
@@ -33,7 +33,7 @@ func (g *guesses) wait(who string, now time.Time) time.Duration {
 	return w.until.Sub(now)
 }
 
-// wrong notes that who has guessed wrong.
+// wrong records a wrong guess by who.
 func (g *guesses) wrong(who string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 var _ api.Holder = (*Engine)(nil)
 
-// holds are the requests under way, by what they were let in with, so that streams
-// and terminals end with the token or the session that opened them.
+// holds are the requests in progress, by their credential, so that streams and terminals
+// end with the token or the session that opened them.
 type holds struct {
 	mu      sync.Mutex // guards what follows
 	byToken map[string]map[*hold]struct{}
@@ -102,8 +102,8 @@ func (e *Engine) Hold(ctx context.Context, p api.Principal, c api.Credential) (c
 	return ctx, release, nil
 }
 
-// expire ends a request when what it was let in with expires. A session that was
-// used meanwhile ends later than it was to.
+// expire ends a request when its credential expires. A session that was used meanwhile
+// ends later.
 func (e *Engine) expire(ctx context.Context, h *hold, c api.Credential, at time.Time) {
 	e.holds.mu.Lock()
 	defer e.holds.mu.Unlock()
@@ -125,7 +125,7 @@ func (e *Engine) expire(ctx context.Context, h *hold, c api.Credential, at time.
 }
 
 // credentialEnds returns when a credential expires, nil if never. Errors: unauthenticated
-// if it is good no longer.
+// if it is not valid any more.
 func (e *Engine) credentialEnds(ctx context.Context, c api.Credential, now time.Time) (*time.Time, error) {
 	var entry *cached
 	var err error

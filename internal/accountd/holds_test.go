@@ -138,7 +138,7 @@ func (b *browser) ended(what string, end <-chan string, says string) {
 	}
 }
 
-// Streams and terminals end with the login, and nobody else's do.
+// Logging out ends the session's streams and terminals, and no others.
 func TestHolds_LogOut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -291,7 +291,7 @@ func TestHolds_Races(t *testing.T) {
 	}
 }
 
-// A link is good for one login, whoever asks at the same time.
+// A link logs in once, even if several browsers use it at the same time.
 func TestSession_LinkAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

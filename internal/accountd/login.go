@@ -45,13 +45,13 @@ type loginRequest struct {
 	clientID, scope, agent, address string
 }
 
-// begunLogin is what the device is told.
+// begunLogin is the answer to the device.
 type begunLogin struct {
 	deviceCode, userCode string
 	expiresIn, interval  time.Duration
 }
 
-// grant is what a login ends with, and its renewal.
+// grant is the result of a login, and of its renewal.
 type grant struct {
 	secret, refresh, scope string
 	expiresIn              time.Duration
@@ -248,8 +248,8 @@ type introspection struct {
 // notFromLogin is the client of tokens that no login has made.
 const notFromLogin = "cay"
 
-// introspect says whether a secret is good, and whose. Having it is what allows
-// to ask: it is no more than WhoAmI tells.
+// introspect reports whether a secret is valid, and its owner. Having the secret
+// suffices to ask: the answer has no more than WhoAmI.
 func (e *Engine) introspect(ctx context.Context, secret string) (*introspection, error) {
 	if strings.HasPrefix(secret, refreshPrefix) {
 		l, err := e.store.loginBy(ctx, sha256.Sum256([]byte(secret)))
@@ -338,8 +338,8 @@ func (e *Engine) DenyDeviceLogin(ctx context.Context, userCode string) (*account
 	return e.decided(ctx, p.TeamID, p.TokenID, userCode, l)
 }
 
-// guess returns a user code as it was made of what a person has typed, unless
-// the team has guessed too often.
+// guess returns the user code that a person typed, in canonical form, unless the
+// team has guessed wrong too often.
 func (e *Engine) guess(teamID, userCode string) (string, error) {
 	if wait := e.wrongCodes.wait(teamID, e.now()); wait > 0 {
 		err := cay.Errorf(cay.QuotaExceeded, "too many codes were wrong").WithHint("wait %d minutes", int(wait/time.Minute)+1)

@@ -120,7 +120,7 @@ func (c *oauthClient) refresh(t *testing.T, token string) (s tokenSet) {
 	return s
 }
 
-// login is what accounttest asks for.
+// login starts a login for accounttest.
 func (c *oauthClient) login() (string, accounttest.Poll) {
 	a := c.begin(c.t)
 	return a.UserCode, func() (string, string) {
@@ -424,7 +424,8 @@ func TestOAuth_Refresh(t *testing.T) {
 	if again != p {
 		t.Fatalf("speaks for %+v, before for %+v", again, p)
 	}
-	// Two processes of one device at once: one loses, and the login goes on.
+	// Two concurrent renewals of one device: one fails, and the login stays
+	// valid.
 	if s := c.refresh(t, first.RefreshToken); s.Error != "invalid_grant" {
 		t.Fatalf("the refresh token before: %+v", s)
 	}

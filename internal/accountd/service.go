@@ -6,10 +6,10 @@ import (
 	"github.com/cayhq/cay/account"
 )
 
-// Service is everything that can be done with accounts. The engine implements
-// it on the database, *account.Client over HTTP; accounttest holds both to the
-// same behaviour. Errors are *cay.Error; every method can return
-// unauthenticated, and not_found for an id the caller's token does not reach.
+// Service has all operations on accounts. The engine implements it on the
+// database, *account.Client over HTTP; accounttest holds both to the same
+// behaviour. Errors are *cay.Error; every method can return unauthenticated, and
+// not_found for an id the caller's token does not reach.
 type Service interface {
 	// WhoAmI tells whom the caller's token speaks for.
 	WhoAmI(ctx context.Context) (*account.Identity, error)

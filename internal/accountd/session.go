@@ -35,7 +35,7 @@ type browserSession struct {
 	expiresAt time.Time
 }
 
-// ends is when the session is good no longer, unless it is used before.
+// ends returns when the session expires, unless it is used before.
 func (s browserSession) ends() time.Time {
 	return earlier(earlier(s.expiresAt, s.token.ExpiresAt), timeOf(s.usedAt.Add(sessionIdle)))
 }
@@ -64,8 +64,9 @@ func (e *Engine) CreateLoginLink(ctx context.Context) (*account.LoginLink, error
 }
 
 // LogIn begins a session in a browser at an address: with the code of a login link,
-// which is good for one, or else with the secret of a token, which may not be a JWT.
-// Errors: unauthenticated; quota_exceeded if too many were wrong from there.
+// which can be used once, or else with the secret of a token, which may not be a
+// JWT. Errors: unauthenticated; quota_exceeded after too many wrong secrets from the
+// address.
 func (e *Engine) LogIn(ctx context.Context, code, secret, address string) (api.Session, time.Time, error) {
 	now := e.timestamp()
 	if wait := e.wrongTokens.wait(address, now); wait > 0 {
@@ -96,7 +97,7 @@ func (e *Engine) LogIn(ctx context.Context, code, secret, address string) (api.S
 	return s, expires, nil
 }
 
-// loginToken returns the token that somebody logs in with.
+// loginToken returns the token of a login's code or secret.
 func (e *Engine) loginToken(ctx context.Context, code, secret string, now time.Time) (*account.Token, error) {
 	var t *account.Token
 	var err error

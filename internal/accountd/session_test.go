@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// browser is what a browser does for a page of the daemon.
+// browser plays the browser with a page of the daemon.
 type browser struct {
 	t      *testing.T
 	url    string
@@ -191,7 +191,8 @@ func TestSession_OtherPages(t *testing.T) {
 	}
 }
 
-// A WebSocket cannot set headers: it says its key as a protocol, and always its origin.
+// A WebSocket cannot set headers: it sends its key as a protocol, and always its
+// origin.
 func TestSession_WebSocket(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -376,7 +376,8 @@ func parseList(p account.ListParams) (list, error) {
 	return l, nil
 }
 
-// page makes a page of rows of which one more than the limit was asked for.
+// page makes a page of rows, which were read with a limit of one more than the
+// page's.
 func page[R, T any](l list, rows []R, item func(R) (T, time.Time, string)) *account.Page[T] {
 	more := len(rows) > l.limit
 	if more {

@@ -62,8 +62,8 @@ func scanDeviceLogin(s scanner) (l deviceLogin, err error) {
 	return l, err
 }
 
-// insertDeviceLogin also removes those that ended a while ago. Errors:
-// quota_exceeded if there are too many, from that address or at all.
+// insertDeviceLogin also deletes logins that ended a while ago. Errors:
+// quota_exceeded if there are too many, from that address or in total.
 func (s store) insertDeviceLogin(ctx context.Context, l deviceLogin, device, user hash) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM account_device_logins WHERE expires_at < ?`, l.createdAt.Add(-loginGrace).UnixMilli()); err != nil {
@@ -126,7 +126,7 @@ func (s store) decideLogin(ctx context.Context, update string, args ...any) (l *
 	return l, wrap("decide device login", err)
 }
 
-// login is what renews a token.
+// login is the row of a login whose token can be renewed.
 type login struct {
 	tokenID   string
 	clientID  string

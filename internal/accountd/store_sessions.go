@@ -28,8 +28,8 @@ var sessionsMigration = db.Migration{Name: "logins in browsers", SQL: `
 	);
 	CREATE INDEX account_sessions_by_token ON account_sessions (token_id, used_at);`}
 
-// insertLoginLink also removes those that have expired. Errors: quota_exceeded if
-// too many of the token wait.
+// insertLoginLink also deletes expired links. Errors: quota_exceeded if the token has
+// too many unused links.
 func (s store) insertLoginLink(ctx context.Context, h hash, tokenID string, now, expires time.Time) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM account_login_links WHERE expires_at <= ?`, now.UnixMilli()); err != nil {
@@ -51,7 +51,7 @@ func (s store) insertLoginLink(ctx context.Context, h hash, tokenID string, now,
 	})
 }
 
-// useLoginLink removes a link and returns its token, nil if there is none, or no more.
+// useLoginLink deletes a link and returns its token, nil if there is no such link.
 func (s store) useLoginLink(ctx context.Context, h hash, now time.Time) (t *account.Token, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		t = nil
@@ -70,8 +70,8 @@ func (s store) useLoginLink(ctx context.Context, h hash, now time.Time) (t *acco
 	return t, wrap("use login link", err)
 }
 
-// insertSession also removes sessions that are over, and the token's oldest if it
-// has too many: it returns those that it displaced so.
+// insertSession also deletes expired sessions, and the token's oldest session if the
+// token has too many: it returns the sessions that it displaced.
 func (s store) insertSession(ctx context.Context, h hash, tokenID string, now, expires time.Time) (displaced []hash, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		displaced = nil

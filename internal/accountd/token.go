@@ -47,7 +47,7 @@ func newSecret() (secret string, h hash) {
 	return secret, sha256.Sum256([]byte(secret))
 }
 
-// kind tells the admin token of the file from those that were asked for.
+// kind distinguishes the admin token of the file from tokens that callers created.
 type kind string
 
 const (

@@ -22,8 +22,8 @@ type Credential struct {
 	Session *Session // nil: the secret
 }
 
-// Holder is an Authenticator that ends the requests of who is to be here no longer,
-// however long they would go on: streams, terminals.
+// Holder is an Authenticator that ends the requests of a credential when the credential
+// ends, however long they would continue: streams, terminals.
 type Holder interface {
 	// Hold returns a context for the request of p, who was authenticated by c. The
 	// context ends, with an unauthenticated error as its cause, as soon as c is not

@@ -16,9 +16,9 @@ const (
 	// that a client that stopped reading or sending holds nothing for longer.
 	StallTimeout = 30 * time.Second
 
-	// drainTimeout is how long the server goes on reading what is left of a
-	// body that no Handler wants. A client that is just sending it would
-	// otherwise see a reset connection instead of the answer.
+	// drainTimeout is how long the server reads the rest of a body that no
+	// Handler wants. A client that is still sending would otherwise see a reset
+	// connection instead of the answer.
 	drainTimeout = time.Second
 
 	// liveDrainTimeout is the same for what people type, whose client may well
@@ -96,9 +96,9 @@ func enableDuplex(w http.ResponseWriter) error {
 	return nil
 }
 
-// watchedBody is a request's body that knows whether it was read to its end.
-// Services pass bodies on to others, who may go on reading for a moment after
-// the Handler has returned; the connection's deadlines are then no longer theirs.
+// watchedBody is a request's body that records whether it was read to its end.
+// Services pass bodies on to others, who may read for a moment after the
+// Handler has returned; the connection's deadlines are then no longer theirs.
 type watchedBody struct {
 	io.ReadCloser
 	rc    *http.ResponseController
@@ -189,10 +189,10 @@ func (b *watchedBody) finish(w *tracked) {
 	if idle == nil {
 		return
 	}
-	// The server would break off a Read that is still under way, could then not
-	// read on, and would close the connection on what the client is sending:
-	// which resets it, and the answer may be lost. A client that is sending
-	// brings it to its end by itself.
+	// The server would abort a Read in progress, could then not read further,
+	// and would close the connection while the client sends: the connection is
+	// reset, and the answer may be lost. A client that is sending ends the Read
+	// by itself.
 	if w.duplex && w.status != 0 {
 		_ = b.rc.Flush() // fails only when the client left
 	}

@@ -6,8 +6,8 @@
 // every request before its Handler runs, so a route cannot forget to, and
 // collects the slices' OpenAPI fragments into one document.
 //
-// NewServer wraps a handler in what every request gets, from the outside in: a
-// request id and the access log, the check of the Host header against DNS
+// NewServer wraps a handler in the middleware of all requests, from the outside
+// in: a request id and the access log, the check of the Host header against DNS
 // rebinding, the refusal of other origins, security headers.
 //
 // The package knows no capability, only package cay and internal/wire.

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// exchange is what the log will say about one request.
+// exchange has the data of one request for the log.
 type exchange struct {
 	id string
 

@@ -15,8 +15,8 @@ const (
 	maxForm  = 16 << 10 // bytes
 )
 
-// ReadForm returns the request's body, a form in which each name is there at
-// most once. Errors: invalid, too_large beyond 16 KiB, deadline_exceeded.
+// ReadForm returns the request's body, a form in which each name occurs at most
+// once. Errors: invalid, too_large beyond 16 KiB, deadline_exceeded.
 func ReadForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	ct := r.Header.Get("Content-Type")
 	if media, _, err := mime.ParseMediaType(ct); err != nil || media != formType {

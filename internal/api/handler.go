@@ -52,9 +52,9 @@ func Status(code cay.Code) int {
 	return http.StatusInternalServerError
 }
 
-// ErrorWriter writes an error in the shape of a protocol that is not ours. err is
-// what the Handler returned, public what the client may know of it. The headers
-// that go with its code are set already.
+// ErrorWriter writes an error in the shape of another protocol. err is the
+// Handler's error, public is its public part. The headers for the error's code are
+// set already.
 type ErrorWriter func(w http.ResponseWriter, err error, public *cay.Error)
 
 // ServeHTTP calls h and writes the error it returns.
@@ -142,9 +142,9 @@ func life(ctx context.Context) context.Context {
 	return ctx
 }
 
-// EndWith returns a request that ends with a life, too, if that is first, and its
-// client is told why: the life's cause is an error with the code unauthenticated or
-// unavailable. end is called when the request was answered.
+// EndWith returns a request that also ends with a life, if that ends first. Its
+// client gets the reason: the life's cause is an error with the code
+// unauthenticated or unavailable. Call end when the request was answered.
 func EndWith(r *http.Request, life context.Context) (_ *http.Request, end func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	unhook := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
@@ -154,8 +154,8 @@ func EndWith(r *http.Request, life context.Context) (_ *http.Request, end func()
 	}
 }
 
-// endedBy returns why a request may not go on, nil if it may or its client left; see
-// Holder and EndWith.
+// endedBy returns why a request must end, nil if it may continue or its client
+// left; see Holder and EndWith.
 func endedBy(ctx context.Context) *cay.Error {
 	var e *cay.Error
 	ctx = life(ctx)
@@ -177,8 +177,8 @@ func setErrorHeaders(h http.Header, e *cay.Error) {
 }
 
 func writeErrorStatus(w http.ResponseWriter, status int, e *cay.Error) {
-	// A code travels as text; encoding cannot fail, and a client that left is
-	// nobody to tell.
+	// A code is encoded as text; encoding cannot fail, and writing fails only if
+	// the client left.
 	_ = WriteJSON(w, status, wire.ErrorBody{Error: wire.FromError(e)})
 }
 

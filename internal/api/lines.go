@@ -22,8 +22,8 @@ const (
 	// the rest of it comes.
 	linger = 20 * time.Millisecond
 
-	// headPatience is how long the headers of a stream wait for its first line, to go
-	// with it: each thing that is sent by itself wakes its receiver.
+	// headPatience is how long the headers of a stream wait for its first line, to
+	// be sent with it: each separate packet wakes the receiver.
 	headPatience = 5 * time.Millisecond
 
 	// queued is how many values may wait for a client that reads slowly.
@@ -48,10 +48,10 @@ type Encoder[T any] interface {
 	AppendError(dst []byte, e *cay.Error) []byte
 }
 
-// ServeLines answers with a line for each value of src, as it comes, and
-// closes src. A failure of src is the last line of the stream. It returns when
-// src ends, the client leaves, or the client has not taken a line for
-// StallTimeout. Next runs on a goroutine of its own, up to a few values ahead.
+// ServeLines writes a line for each value of src at once, and closes src. An error
+// of src is the last line of the stream. It returns when src ends, the client
+// leaves, or the client has not taken a line for StallTimeout. Next runs on a
+// goroutine of its own, up to a few values ahead.
 //
 // To a client that asks for a WebSocket the lines are text messages, of one or
 // several lines each: browsers have few connections for all pages of an origin, and
@@ -199,10 +199,10 @@ func (l *lineWriter) end() error { return l.send(l.buf, true) }
 // patience is how long a slow call may take before its headers are sent.
 const patience = time.Second
 
-// ServeSlow answers with the JSON of what call returns. When that takes long,
-// the status 200 is sent early and blank lines follow until the answer is
-// there, so that the connection does not look dead; a failure after that is an
-// error object in the body.
+// ServeSlow answers with the JSON of call's result. When call takes long, the
+// status 200 is sent early and blank lines follow until the result is known, so
+// that the connection does not look dead; a failure after that is an error object
+// in the body.
 func ServeSlow(w http.ResponseWriter, r *http.Request, call func(ctx context.Context) (any, error)) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

@@ -121,7 +121,8 @@ func TestServeLines_WebSocketEnded(t *testing.T) {
 	<-served
 }
 
-// A client that leaves, or says something, ends its stream, and frees what it held.
+// A client that leaves, or sends a message, ends its stream, and frees the stream's
+// resources.
 func TestServeLines_WebSocketLeft(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(conn *websocket.Conn) error{

@@ -15,8 +15,8 @@ type Principal struct {
 	Images bool
 }
 
-// WritesImages reports whether the principal may bring images, and remove its
-// team's: an admin, whoever speaks for a whole team, and who was given the right.
+// WritesImages reports whether the principal may add images, and remove its
+// team's: an admin, a token of a whole team, or a token with the right.
 func (p Principal) WritesImages() bool { return p.Admin || p.ProjectID == "" || p.Images }
 
 type principalKey struct{}

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Range is the one range of bytes a request asks for.
+// Range is a single requested range of bytes.
 type Range struct {
 	// First is the offset of the first byte. -1: the last Length bytes.
 	First int64
@@ -13,9 +13,9 @@ type Range struct {
 	Length int64
 }
 
-// ParseRange reads a Range header. Like HTTP servers in general it reports
-// false, "send everything", for what it does not understand, for units other
-// than bytes and for several ranges at once.
+// ParseRange reads a Range header. Like HTTP servers in general it returns
+// false, which means "send everything", for a header that it does not
+// understand, for units other than bytes and for several ranges at once.
 func ParseRange(header string) (Range, bool) {
 	spec, ok := strings.CutPrefix(header, "bytes=")
 	if !ok {

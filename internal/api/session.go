@@ -19,10 +19,10 @@ const (
 	sessionProtocol = "cay.session."
 )
 
-// Session is a browser's login. A browser sends the id by itself, as a cookie: with
-// requests that other pages make as well, and to other servers on this host, since
-// cookies do not know ports. So it counts only together with the key, which a page of ours
-// keeps where no other origin can read it, and which no other page can put into a header.
+// Session is a browser's login. A browser sends the id by itself, as a cookie: also with
+// requests that other pages make, and to other servers on this host, since cookies are not
+// bound to ports. So the id is accepted only together with the key, which our page stores
+// where no other origin can read it, and which no other page can put into a header.
 type Session struct{ ID, Key string }
 
 // SessionAuthenticator is an Authenticator that knows sessions of browsers, too.
@@ -33,9 +33,9 @@ type SessionAuthenticator interface {
 	AuthenticateSession(ctx context.Context, s Session) (Principal, error)
 }
 
-// session returns the session of a request, and false if it has none. A request with
-// a token or without a key has none: the cookie alone says nothing. Errors:
-// permission_denied if a page of another origin makes it.
+// session returns the session of a request, and false if it has none. A request with a
+// token or without a key has none: the cookie alone proves nothing. Errors:
+// permission_denied if a page of another origin makes the request.
 func session(r *http.Request) (Session, bool, error) {
 	key := sessionKey(r)
 	if key == "" || len(r.Header.Values("Authorization")) > 0 {
@@ -52,8 +52,8 @@ func session(r *http.Request) (Session, bool, error) {
 	return Session{ID: id, Key: key}, err == nil, err
 }
 
-// SessionOf returns the session that a request carries, whether it is good or not,
-// so that it can be ended. Errors: those of requests of other pages.
+// SessionOf returns the session that a request carries, valid or not, so that it can be
+// ended. Errors: as for requests of other pages.
 func SessionOf(r *http.Request) (Session, bool, error) { return session(r) }
 
 func sessionKey(r *http.Request) string {

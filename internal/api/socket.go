@@ -15,8 +15,9 @@ import (
 // maxFrame bounds a message from a terminal's client, in bytes.
 const maxFrame = 256 << 10
 
-// Socket is a client's terminal over a WebSocket: binary messages are what is
-// typed and what is shown, text messages say all else, in a protocol's own words.
+// Socket is a client's terminal over a WebSocket: binary messages are the
+// terminal's input and output, text messages are control messages, in a
+// protocol's own format.
 type Socket struct {
 	conn *websocket.Conn
 	// blocked is set while the command does not take what was typed. Nothing

@@ -154,7 +154,8 @@ func (f *flushes) FlushError() error {
 	return nil
 }
 
-// Headers wait a moment for the first line, and what comes last is not sent by itself.
+// Headers wait a moment for the first line, and the end of the stream is not sent
+// separately.
 func TestServeLines_FewWrites(t *testing.T) {
 	for wait, want := range map[time.Duration][]string{
 		time.Millisecond:     {`1ms "1\n"`},
@@ -173,7 +174,7 @@ func TestServeLines_FewWrites(t *testing.T) {
 	}
 }
 
-// A client that does not read ends its stream, and frees what it held.
+// A client that does not read ends its stream, and frees the stream's resources.
 func TestServeLines_StalledClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
@@ -293,8 +294,9 @@ func TestHandler_LeftoverIsNoRequest(t *testing.T) {
 	}
 }
 
-// A client that sends a long body gets the answer that comes before its end, while a
-// service still reads, and can go on sending for a while: the connection is not reset.
+// A client that sends a long body gets an answer that is sent before the body's end,
+// while a service still reads, and can go on sending for a while: the connection is
+// not reset.
 func TestHandler_AnswersBeforeBodyIsRead(t *testing.T) {
 	for kind, body := range map[string]func(http.ResponseWriter, *http.Request) io.Reader{
 		"content": api.Body,

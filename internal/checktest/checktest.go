@@ -1,4 +1,4 @@
-// Package checktest is what tests of all slices say most often.
+// Package checktest has the checks that the tests of all slices use most often.
 package checktest
 
 import (

@@ -45,10 +45,10 @@ type Config struct {
 	// Insecure allows other hosts to be served without TLS, as behind a proxy
 	// that ends it. Tokens then cross the network readable.
 	Insecure bool `yaml:"insecure"`
-	// AllowedHosts are the names, without port, under which clients may address
-	// the daemon, besides loopback names and the host in Listen. Others are
-	// refused, so that a web page cannot reach it by DNS rebinding.
-	// "*.example.com" stands for all names below example.com.
+	// AllowedHosts are the names, without port, under which clients may address the
+	// daemon, besides loopback names and the host in Listen. Other names are
+	// refused, so that a web page cannot reach the daemon by DNS rebinding.
+	// "*.example.com" means all names below example.com.
 	AllowedHosts []string `yaml:"allowed_hosts"`
 	// PublicURL is the URL at which clients reach the API, such as
 	// https://cay.example.com. It is the issuer of the daemon's JWTs, and people
@@ -74,8 +74,8 @@ type Config struct {
 	InsecureNoLimits bool `yaml:"insecure_no_limits"`
 
 	// AllowRanges are address ranges, in CIDR form, outside the public internet
-	// that sandboxes and image pulls may reach all the same: a package mirror, a
-	// registry of one's own. By default there is none.
+	// that sandboxes and image pulls may still reach: a package mirror, or a
+	// private registry. By default there are none.
 	AllowRanges []string `yaml:"allow_ranges"`
 	// GuestTrust makes sandboxes trust the certificate authorities that were
 	// added to those this machine trusts, such as a company's own.
@@ -147,7 +147,7 @@ type Config struct {
 
 	// Quota bounds teams without a quota of their own.
 	Quota Quota `yaml:"quota"`
-	// Limits bound every single sandbox, whoever makes it.
+	// Limits bound every single sandbox.
 	Limits Limits `yaml:"limits"`
 }
 
@@ -164,17 +164,18 @@ type Pool struct {
 	Size int `yaml:"size"`
 }
 
-// Quota bounds what a team's sandboxes may use at one time. 0 means no bound.
+// Quota bounds the concurrent use of a team's sandboxes. 0 means no bound.
 type Quota struct {
 	Sandboxes        int     `yaml:"sandboxes"` // running at once
 	VCPUs            float64 `yaml:"vcpus"`
 	Memory           Size    `yaml:"memory"`
 	Disk             Size    `yaml:"disk"`
 	CreatesPerMinute int     `yaml:"creates_per_minute"`
-	// Snapshots is what snapshots, hibernated sandboxes and drives may take on disk.
+	// Snapshots bounds the disk space of snapshots, hibernated sandboxes and
+	// drives.
 	Snapshots Size `yaml:"snapshots"`
-	// Images is what the images may take on disk that a team has brought, and
-	// ImageDownloads what it may download for them in a day (UTC).
+	// Images bounds the disk space of the team's own images, and ImageDownloads the
+	// downloads for them in a day (UTC).
 	Images         Size `yaml:"images"`
 	ImageDownloads Size `yaml:"image_downloads"`
 }
@@ -213,7 +214,7 @@ type Limits struct {
 	Traffic   Size `yaml:"traffic"`
 }
 
-// Default returns the configuration of a daemon that is told nothing.
+// Default returns the configuration of a daemon without any settings.
 func Default() Config {
 	return Config{
 		Data:          wire.DataDir(),

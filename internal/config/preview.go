@@ -72,8 +72,8 @@ func (c *Config) isPreview(host string) bool {
 	return ok && !strings.Contains(label, ".")
 }
 
-// validDomain accepts what can be the end of a host name: letters, digits and
-// hyphens. The label before it has up to 63 characters.
+// validDomain reports whether a text can be the end of a host name: letters,
+// digits and hyphens. The label before it has up to 63 characters.
 func validDomain(domain string) bool {
 	if _, err := netip.ParseAddr(domain); err == nil || len(domain) > 253-64 || !validHost(domain) {
 		return false

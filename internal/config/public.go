@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ListenURL is where the daemon itself serves. port is that of the listener.
+// ListenURL returns the URL of the daemon's own listener, whose port is port.
 func (c *Config) ListenURL(port int) string {
 	scheme, usual := "http", 80
 	if c.TLSCert != "" {

@@ -72,7 +72,8 @@ func (c *certificate) load() error {
 	return nil
 }
 
-// get returns the certificate, read again if it has changed and can be read.
+// get returns the certificate, after reading it again if it has changed and is
+// readable.
 func (c *certificate) get(ctx context.Context) *tls.Certificate {
 	if c.mu.TryLock() {
 		defer c.mu.Unlock()

@@ -115,7 +115,8 @@ func TestTLSConfig(t *testing.T) {
 	if _, err := tlsConfig(cfg, isPreview, log); cay.CodeOf(err) != cay.Invalid {
 		t.Errorf("a key of another certificate: %v", err)
 	}
-	// Nobody has a certificate for *.localhost; the API's is served there too.
+	// No authority issues certificates for *.localhost; the API's certificate
+	// is served there, too.
 	cfg = config.Default()
 	cfg.TLSCert, cfg.TLSKey = writeCertificate(t, t.TempDir(), 4, "cay.test")
 	if _, err := tlsConfig(cfg, isPreview, log); err != nil {

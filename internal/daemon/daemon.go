@@ -2,8 +2,8 @@
 // engines, mounts their routes on one server, and starts and stops all of it in
 // order. It holds no rule of its own.
 //
-// A Daemon is a value, so that tests and daemon-less commands start one like
-// the real thing: see New and Ephemeral.
+// A Daemon is a value, so that tests and daemon-less commands can start one: see New
+// and Ephemeral.
 package daemon
 
 import (
@@ -67,12 +67,12 @@ type Options struct {
 	// Listener replaces listening on Config.Listen.
 	Listener net.Listener
 	// GatewayListener replaces listening on the configuration's GatewayAddress. With
-	// Listener and without this one, the AI gateway has no origin of its own.
+	// Listener and without GatewayListener, the AI gateway has no origin of its own.
 	GatewayListener net.Listener
 	// RuntimeDir and ImageDir replace <data>/machines and <data>/images.
 	RuntimeDir, ImageDir string
-	// TrustCallers lets image pulls go to any address, because whoever calls is
-	// whoever runs this process.
+	// TrustCallers lets image pulls go to any address, because the caller is the
+	// user who runs this process.
 	TrustCallers bool
 	// DestroyOnStop ends all sandboxes with the daemon.
 	DestroyOnStop bool
@@ -83,10 +83,10 @@ type Options struct {
 	// SpareCPU replaces looking for idle CPUs before machines of pools start; see
 	// sandboxd.Config.
 	SpareCPU func(ctx context.Context, anew bool) error
-	// Nameservers ("host:port") resolve for sandboxes instead of the host's, and
-	// DialContext dials what they may reach, addresses only, instead of a
-	// net.Dialer. Roots verify the servers whose TLS a policy opens instead of
-	// the authorities this machine trusts.
+	// Nameservers ("host:port") resolve names for sandboxes instead of the host's,
+	// and DialContext dials their connections, addresses only, instead of a
+	// net.Dialer. Roots verify the servers whose TLS a policy opens instead of the
+	// authorities that this machine trusts.
 	Nameservers []string
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	Roots       *x509.CertPool
@@ -132,9 +132,9 @@ type Daemon struct {
 	served      chan error // the server's end
 }
 
-// New opens what a daemon of cfg keeps on disk and builds its parts; nothing
-// runs yet. Errors: not_supported if this machine or user cannot start
-// sandboxes, conflict if another daemon uses the data directory.
+// New opens the databases and directories of a daemon with cfg, and builds its
+// parts; nothing runs yet. Errors: not_supported if this machine or user cannot
+// start sandboxes, conflict if another daemon uses the data directory.
 func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
@@ -258,7 +258,7 @@ func (d *Daemon) openBlobs(name string) (blob.Store, error) {
 	return blob.OpenDir(filepath.Join(d.cfg.Data, name), blob.DirOptions{Reserve: int64(d.cfg.DiskReserve)})
 }
 
-// pools are those the configuration asks for.
+// pools returns the pools of the configuration.
 func pools(cfg config.Config) []sandboxd.PoolConfig {
 	all := []sandboxd.PoolConfig{{Size: cfg.Pool}}
 	for _, p := range cfg.Pools {
@@ -324,10 +324,9 @@ func (d *Daemon) URL() string {
 	return scheme + "://" + d.listener.Addr().String()
 }
 
-// Stop stops taking requests, ends those that only follow what goes on, lets others
-// under way finish, and stops the parts
-// in the reverse order of their start. Sandboxes keep running unless
-// Options.DestroyOnStop.
+// Stop stops accepting requests, ends requests that only watch, lets other requests
+// finish, and stops the parts in the reverse order of their start. Sandboxes keep
+// running unless Options.DestroyOnStop.
 func (d *Daemon) Stop() error {
 	var errs []error
 	if d.gateway != nil {

@@ -30,7 +30,8 @@ import (
 // daemonEnv makes the test binary a daemon over the directory it names.
 const daemonEnv = "CAY_TEST_DAEMON"
 
-// ephemeralEnv makes it a command with an engine of its own, which hangs.
+// ephemeralEnv makes the test binary a command with an engine of its own, which
+// hangs.
 const ephemeralEnv = "CAY_TEST_EPHEMERAL"
 
 func TestMain(m *testing.M) {
@@ -77,8 +78,8 @@ func beDaemon(data string) int {
 	return 1
 }
 
-// detached is what main does with the standard streams. Sandboxes that held
-// them would keep a test waiting for their end.
+// detached replaces the standard streams, as main does. Sandboxes that held them
+// would keep a test waiting for their end.
 func detached() (out, log *os.File) {
 	out, log = os.Stdout, os.Stderr
 	if err := gvisor.DetachStdio(); err != nil {
@@ -309,8 +310,8 @@ func TestDaemon_Killed(t *testing.T) {
 	}
 }
 
-// A command with an engine of its own that is killed leaves sandboxes behind
-// until the next one starts.
+// A killed command with an engine of its own leaves sandboxes behind until the
+// next one starts.
 func TestEphemeral_Killed(t *testing.T) {
 	dir := data(t)
 	p := spawn(t, ephemeralEnv, dir)

@@ -19,7 +19,8 @@ func (d *Daemon) networkLimits() sandbox.NetworkLimits {
 	}
 }
 
-// openEgress makes guests' way out, and returns what they are to trust on it.
+// openEgress creates the guests' egress, and returns the authorities that
+// guests have to trust for it.
 func (d *Daemon) openEgress() (*authorities, error) {
 	bundle, err := d.trust()
 	if err != nil {

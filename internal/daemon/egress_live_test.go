@@ -17,8 +17,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// begin starts a program and waits until what it prints first has come. ended
-// gets the time of its end.
+// begin starts a program and waits for its first output. ended gets the time of
+// its end.
 func (st *station) begin(t *testing.T, argv ...string) (ended <-chan time.Time) {
 	t.Helper()
 	out, err := st.site.Exec(t.Context(), st.Ref(), sandbox.CommandParams{Argv: argv})
@@ -307,8 +307,8 @@ func TestEgress_DaemonKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It never gives up, and says so by what it asks for: by name, by address,
-	// by the connection it has.
+	// The script never gives up, and its requests show which kind they are: by
+	// name, by address, or over the existing connection.
 	const script = `
 import http.client, itertools, sys
 from concurrent.futures import ThreadPoolExecutor

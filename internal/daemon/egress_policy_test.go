@@ -27,8 +27,8 @@ var (
 	dnsIP = networktest.DNS.String()
 )
 
-// blockedAddress are rows N1 and N2: what no policy opens, by its address. Where
-// there is something to say it to, the guest is told why.
+// blockedAddress are rows N1 and N2: addresses that no policy opens. If the
+// protocol allows, the guest gets the reason.
 func blockedAddress() []probe {
 	var all []probe
 	for ip, rule := range map[string]string{
@@ -166,7 +166,8 @@ var scenes = []scene{
 			// A name is reached at its allowed addresses only.
 			probe{URL: "https://mixed.example.com/", At: other, status: 200, by: "api"},
 			probe{URL: "http://mixed-first.example.com/", At: other, status: 200, by: "api"},
-			// We do not verify for the guest what it can verify itself.
+			// The daemon does not verify for the guest what the guest can verify
+			// itself.
 			probe{URL: "https://expired.example.com/", sees: "(?i)expired"},
 		),
 		dials: []string{

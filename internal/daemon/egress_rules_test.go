@@ -51,8 +51,8 @@ func openedPolicy() sandbox.Network {
 	}}
 }
 
-// opened is what guests see of names with rules. The real servers' root is not
-// needed for those: what we issue, guests trust anyway.
+// opened are the probes of names with rules. The real servers' root is not
+// needed for them: guests trust the certificates that we issue.
 var opened = scene{
 	name:   "opened",
 	policy: openedPolicy(),

@@ -28,8 +28,8 @@ import (
 )
 
 // The tests of egress run real guests against an internet on this machine's
-// loopback address: see package networktest. Most are scenes: a policy, what a
-// guest asks for under it, and what comes of it: for the guest, in the flow log,
+// loopback address: see package networktest. Most are scenes: a policy, the
+// guest's requests under it, and the results: for the guest, in the flow log,
 // and on the internet.
 
 var (
@@ -39,7 +39,7 @@ var (
 	probeNode []byte
 )
 
-// probe is one thing a guest program asks for, and what it must see.
+// probe is a request of a guest program, and the expected result.
 type probe struct {
 	URL     string            `json:"url"`
 	At      string            `json:"at,omitempty"` // the address it connects to instead of the name's
@@ -69,7 +69,7 @@ type scene struct {
 	asks   []string // all names that are resolved; nil: those may be any
 }
 
-// result is what a probe saw.
+// result is the result of a probe.
 type result struct {
 	Status  int            `json:"status"`
 	Proto   string         `json:"proto"`
@@ -414,7 +414,7 @@ func (l *flowLog) last() int64 {
 }
 
 // flowPatience is how long a record may take to arrive: it is written when the
-// guest has its answer, and travels by itself.
+// guest has its answer, and arrives separately.
 const flowPatience = time.Minute
 
 // await waits for a flow after seq that is as wanted.

@@ -17,11 +17,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Ephemeral starts a daemon for this process alone: over a directory of its
-// own, sharing only the image store, served on a socket nobody else can reach.
-// ctx bounds the start only. stop ends it with all sandboxes in it. If this
-// process dies instead, the next daemon or Ephemeral over the same data
-// directory removes what was left.
+// Ephemeral starts a daemon for this process alone: over a directory of its own,
+// sharing only the image store, served on a private socket. ctx bounds the start
+// only. stop ends the daemon with all its sandboxes. If this process dies instead,
+// the next daemon or Ephemeral over the same data directory removes the leftovers.
 func Ephemeral(ctx context.Context, cfg config.Config, log *slog.Logger) (_ *sandbox.Client, stop func() error, err error) {
 	cfg.Pool, cfg.Pools = 0, nil // this process is in a hurry already
 	var socket string
@@ -57,7 +56,8 @@ func EphemeralServer(ctx context.Context, cfg config.Config, opts Options) (url,
 	return d.URL(), token, stop, nil
 }
 
-// startEphemeral starts a daemon over a directory of its own, which listen is told.
+// startEphemeral starts a daemon over a directory of its own; listen gets the
+// directory.
 func startEphemeral(ctx context.Context, cfg config.Config, opts Options, listen func(dir string) (net.Listener, error)) (_ *Daemon, token string, stop func() error, err error) {
 	log := opts.Logger
 	if err := reapEphemeral(ctx, cfg, log); err != nil {

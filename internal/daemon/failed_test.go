@@ -55,7 +55,7 @@ func TestRun_FailedLeavesNothing(t *testing.T) {
 			if _, serr := os.Lstat(data); !errors.Is(serr, fs.ErrNotExist) {
 				t.Errorf("after %v: %v", err, serr)
 			}
-			// A directory that somebody made is theirs.
+			// A directory that existed before is left alone.
 			own := t.TempDir()
 			if _, err := run(t, func(c *config.Config) { change(c); c.Data = own }); err == nil {
 				t.Fatal("it started")

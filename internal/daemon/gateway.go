@@ -39,8 +39,8 @@ import (
 // The ledger knows the daemon's tokens by what knows them for the API.
 var _ api.Authenticator = (*accountd.Engine)(nil)
 
-// gatewayParts are the AI gateway: its books, its engine, and the server of its own
-// origin.
+// gatewayParts are the parts of the AI gateway: its ledger, its engine, and the
+// server of its own origin.
 type gatewayParts struct {
 	db     *db.DB
 	book   *ledger.Book

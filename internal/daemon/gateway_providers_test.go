@@ -19,7 +19,8 @@ import (
 )
 
 // A provider that is configured while the daemon runs is called by the next
-// request, by the project's own credential if it has one; also after a restart.
+// request, with the project's own credential if it has one; also after a
+// restart.
 func TestGateway_Providers(t *testing.T) {
 	t.Parallel()
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

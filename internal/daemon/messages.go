@@ -44,7 +44,7 @@ func (p *messageParts) close() error {
 	return err
 }
 
-// vercelWorkflows is what the protocol of Vercel's Workflow SDK is served from.
+// vercelWorkflows returns the dependencies of the protocol of Vercel's Workflow SDK.
 func (d *Daemon) vercelWorkflows() vercelworkflow.Config {
 	return vercelworkflow.Config{
 		Runs:    func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },

@@ -17,7 +17,7 @@ type poolMetrics struct {
 
 var _ prometheus.Collector = (*poolMetrics)(nil)
 
-// poolLabels are what no two pools have in common.
+// poolLabels identify a pool.
 type poolLabels [5]string
 
 var poolLabelNames = []string{"image", "runtime", "vcpus", "memory_mb", "disk_mb"}

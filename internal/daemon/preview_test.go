@@ -65,8 +65,8 @@ func fetch(t *testing.T, c *http.Client, url string, headers ...string) (status 
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// webSocket is a server that upgrades, and says back what it hears in the
-// visitor's first short message.
+// webSocket is a server that upgrades, and echoes the visitor's first short
+// message.
 const webSocket = `
 import base64, hashlib, socket
 s = socket.create_server(("127.0.0.1", 3003)); print("ready", flush=True)

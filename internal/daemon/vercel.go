@@ -16,7 +16,7 @@ var (
 	_ vercelsandbox.Accounts  = (*accountd.Engine)(nil)
 )
 
-// vercel is what the protocol of Vercel Sandbox is served from.
+// vercel returns the dependencies of the protocol of Vercel Sandbox.
 func (d *Daemon) vercel() vercelsandbox.Config {
 	return vercelsandbox.Config{
 		Sandboxes: d.sandboxes, Accounts: d.accounts, Logger: d.log,

@@ -23,8 +23,8 @@ var (
 	_ workflowd.Accounts = (*accountd.Engine)(nil)
 )
 
-// openWorkflows opens the database of workflows, and goes on with what runs there and with
-// the messages for apps that replay runs by themselves.
+// openWorkflows opens the database of workflows, and continues its runs, and its messages
+// for apps that replay runs themselves.
 func (d *Daemon) openWorkflows(ctx context.Context) error {
 	var store interface {
 		workflowd.Store

@@ -48,7 +48,7 @@ type Builder struct {
 	Network sandbox.Network
 	// Ensure pulls an image if it is missing. Errors: those of sandbox.Images.Pull.
 	Ensure func(ctx context.Context, ref string) error
-	// Note is told what was left out.
+	// Note is called with a text about each instruction that was left out.
 	Note func(text string)
 }
 
@@ -186,7 +186,7 @@ func (u *build) declare(args map[string]string, declared []instructions.KeyValue
 	return nil
 }
 
-// variables are what words are expanded with.
+// variables are the variables for expanding words.
 type variables map[string]string
 
 // Get implements shell.EnvGetter.
@@ -260,7 +260,7 @@ func (u *build) stage(ctx context.Context, n int, output template.Output) (*stag
 	return st, nil
 }
 
-// begin finds what a stage starts from.
+// begin finds the base of a stage.
 func (u *build) begin(ctx context.Context, n int) (*stage, error) {
 	src := u.stages[n]
 	base, err := u.expand(src.BaseName, u.meta)
@@ -313,7 +313,8 @@ func (u *build) begin(ctx context.Context, n int) (*stage, error) {
 	return st, nil
 }
 
-// clone copies what a stage changes of a configuration. The environment is kept apart.
+// clone copies the parts of a configuration that a stage changes. The environment is
+// kept separately.
 func clone(c sandbox.ImageConfig) sandbox.ImageConfig {
 	c.Env = nil
 	labels := map[string]string{}

@@ -33,7 +33,7 @@ func (shelf) Get(_ context.Context, ref string) (*sandbox.Image, error) {
 	}}, nil
 }
 
-// builderOf returns a Builder that has images, and no sandboxes; notes are what it says.
+// builderOf returns a Builder with images, and without sandboxes; notes are its notes.
 func builderOf() (b *Builder, notes *[]string) {
 	notes = new([]string)
 	return &Builder{

@@ -99,7 +99,8 @@ func (st *stage) variables() map[string]string {
 	return all
 }
 
-// arg declares arguments. Without a value, one is that of before the first FROM.
+// arg declares arguments. An argument without a value has its value from before the
+// first FROM.
 func (u *build) arg(st *stage, c *instructions.ArgCommand, expand func(string) (string, error)) error {
 	for _, a := range c.Args {
 		if value, ok := u.meta[a.Key]; ok && a.Value == nil {
@@ -138,7 +139,7 @@ func (st *stage) argv(c instructions.ShellDependantCmdLine) []string {
 	return append(slices.Clone(st.shell), strings.Join(c.CmdLine, " "))
 }
 
-// maxPorts bounds what a range of EXPOSE comes to.
+// maxPorts bounds the ports of a range in EXPOSE.
 const maxPorts = 200
 
 func (u *build) expose(st *stage, c *instructions.ExposeCommand) error {
@@ -215,7 +216,7 @@ func heredoc(c instructions.ShellDependantCmdLine) (string, error) {
 	return b.String(), nil
 }
 
-// copyOf is what COPY and ADD have in common.
+// copyOf has the common parts of COPY and ADD.
 type copyOf struct {
 	instructions.SourcesAndDest
 	from, chown, chmod string

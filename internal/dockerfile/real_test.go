@@ -100,7 +100,7 @@ func TestBuild_real(t *testing.T) {
 	}
 }
 
-// run runs a program in a sandbox and returns what it wrote.
+// run runs a program in a sandbox and returns its output.
 func run(t *testing.T, c *sandbox.Client, box string, argv ...string) string {
 	t.Helper()
 	events := checktest.Must(c.Exec(t.Context(), box, sandbox.CommandParams{Argv: argv}))(t)

@@ -1,5 +1,6 @@
-// Package embedded carries the programs of sandboxes inside the cay binary, those
-// that were there when cay was built. The cay binary can stand in for each.
+// Package embedded carries the programs of sandboxes inside the cay binary, if
+// they existed when cay was built. The cay binary can run in place of each missing
+// program.
 package embedded
 
 import "embed"

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked says that somebody else holds a lock.
+// ErrLocked says that another process holds a lock.
 var ErrLocked = errors.New("locked")
 
 // Lock locks f; how is unix.LOCK_SH or LOCK_EX, with LOCK_NB if ErrLocked is

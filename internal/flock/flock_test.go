@@ -40,8 +40,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestClose: a lock does not outlive Close in somebody who has the file too, as
-// a child has between fork and exec.
+// TestClose: a lock ends with Close even if another process still has the file
+// open, as a child has between fork and exec.
 func TestClose(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	a, err := os.Create(path)

@@ -8,8 +8,8 @@ import (
 )
 
 // patience is how long goroutines may take to end after the last test. An HTTP
-// server keeps one for half a second for each connection that it closes, which is
-// longer than goleak waits by itself.
+// server keeps a goroutine for half a second for each connection that it closes,
+// which is longer than goleak waits by default.
 const patience = 10 * time.Second
 
 // Main runs the tests of a binary, and fails it if goroutines are left. Call it
@@ -20,7 +20,7 @@ type settled struct{ goleak.TestingM }
 
 func (s settled) Run() int {
 	code := s.TestingM.Run()
-	// Each look waits a little by itself.
+	// Each call of Find waits a little itself.
 	for end := time.Now().Add(patience); code == 0 && goleak.Find() != nil && time.Now().Before(end); {
 	}
 	return code

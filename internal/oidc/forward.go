@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// How long a token of a forwarded request is good for, and for how long it goes
-// with further requests: it must still be good when the receiver looks at it.
+// How long a token of a forwarded request is valid, and how long it is reused
+// for further requests: it must still be valid when the receiver verifies it.
 const (
 	forwardTTL   = 5 * time.Minute
 	forwardReuse = 3 * time.Minute

@@ -14,7 +14,7 @@ import (
 // MaxLength bounds what Verify looks at, in bytes.
 const MaxLength = 2048
 
-// Claims are those that every token has. Embed them to add more.
+// Claims are the claims of every token. Embed Claims to add more.
 type Claims struct {
 	Issuer   string `json:"iss"`
 	Subject  string `json:"sub"`

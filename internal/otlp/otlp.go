@@ -103,8 +103,8 @@ type Exporter struct {
 
 var _ sdktrace.SpanExporter = (*Exporter)(nil)
 
-// ExportSpans implements sdktrace.SpanExporter. It does not fail: nobody could do
-// anything about it.
+// ExportSpans implements sdktrace.SpanExporter. It never returns an error: the
+// caller could do nothing about it.
 func (e *Exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.send(ctx, spans)
 	switch {

@@ -87,7 +87,8 @@ func TestFromEnv(t *testing.T) {
 	}
 }
 
-// A collector that fails is told of once, without its address, and nobody waits.
+// A failing collector is logged once, without its address, and does not delay
+// callers.
 func TestExporter_Fails(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32

@@ -104,8 +104,8 @@ func check(key []byte) []byte {
 	return sum[:checkSize]
 }
 
-// create makes a key file as a whole or not at all. If somebody else was first,
-// theirs stays.
+// create creates a key file atomically. If another process was first, its file
+// stays.
 func create(keyFile string) (err error) {
 	key := make([]byte, keySize)
 	rand.Read(key)                                          // never fails

@@ -1,7 +1,7 @@
-// Package seedtest is for tests that try things at random. They try the same ones
-// in every run, so that what a run says depends on the program alone;
-// CAY_SEED=NUMBER has them try others, and CAY_SEED=random new ones each time. Slow
-// checks run a few times, or CAY_ROUNDS=NUMBER times.
+// Package seedtest is for tests with random inputs. The inputs are the same in
+// every run, so that a run's result depends on the program alone; CAY_SEED=NUMBER
+// selects other inputs, and CAY_SEED=random new inputs each time. Slow checks run a
+// few times, or CAY_ROUNDS=NUMBER times.
 package seedtest
 
 import (

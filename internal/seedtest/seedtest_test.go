@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// Two checks see the same, and what they see is not always the same thing.
+// Two checks see the same inputs, and the inputs of a check vary.
 func TestCheck(t *testing.T) {
 	t.Setenv("CAY_SEED", "7")
 	var runs [2][]int

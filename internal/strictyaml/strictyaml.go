@@ -52,8 +52,8 @@ func (k *Kind) Read(path string, v any) (*Document, error) {
 	return k.Parse(path, b, v)
 }
 
-// Parse reads b into v; file is its name in messages. A document of nothing but
-// comments leaves v as it is. Errors: invalid, with the file and the line.
+// Parse reads b into v; file is the name in messages. A document that has only
+// comments leaves v unchanged. Errors: invalid, with the file and the line.
 func (k *Kind) Parse(file string, b []byte, v any) (*Document, error) {
 	if len(b) > k.Limit {
 		return nil, cay.Errorf(cay.Invalid, "%s is larger than %d KiB", file, k.Limit>>10)
@@ -173,8 +173,8 @@ func lineOf(n ast.Node) int {
 	return 1
 }
 
-// Line is where the value at a path of keys (string) and indexes (int) is, or the
-// closest above it that is there.
+// Line returns the line of the value at a path of keys (string) and indexes (int), or
+// of the closest existing value above it.
 func (d *Document) Line(path ...any) int {
 	if d.tree == nil || len(d.tree.Docs) == 0 || d.tree.Docs[0].Body == nil {
 		return 1

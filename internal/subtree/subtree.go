@@ -2,8 +2,8 @@
 // own parents have ended. It is for a process that runs one command and must end all
 // of the command's processes.
 //
-// Adopt comes before the command is started. After End has been called no other
-// goroutine may wait for a child.
+// Call Adopt before the command is started. After a call of End no other goroutine
+// may wait for a child.
 package subtree
 
 import (

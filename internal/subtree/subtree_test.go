@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/subtree"
 )
 
-// patience bounds what a child may take on a busy machine.
+// patience bounds the time that a child may take on a busy machine.
 const patience = time.Minute
 
 // TestMain also plays the process whose descendants are ended, because a test runner
@@ -52,7 +52,7 @@ func root(script string, kill bool) error {
 	return errors.Join(failed, subtree.End(ctx))
 }
 
-// run runs root in a process of its own and returns what the script wrote.
+// run runs root in a process of its own and returns the script's output.
 func run(t *testing.T, script string, env ...string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -78,7 +78,7 @@ func run(t *testing.T, script string, env ...string) []string {
 	return strings.Fields(string(text))
 }
 
-// gone fails the test if a process is there.
+// gone fails the test if a process still exists.
 func gone(t *testing.T, pid string) {
 	t.Helper()
 	n, err := strconv.Atoi(pid)
@@ -91,7 +91,7 @@ func gone(t *testing.T, pid string) {
 }
 
 // A process in a session of its own whose parents have ended gets the signal, and End
-// waits for what it does then.
+// waits for the process's reaction.
 func TestSignal(t *testing.T) {
 	t.Parallel()
 	said := run(t, `

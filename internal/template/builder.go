@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Sandboxes is what a build does with sandboxes and snapshots.
+// Sandboxes has the calls for sandboxes and snapshots that a build makes.
 type Sandboxes interface {
 	Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	Delete(ctx context.Context, ref string) error
@@ -56,7 +56,7 @@ type Builder struct {
 	NoCache bool
 	// Keep leaves the sandbox of a build that failed running.
 	Keep bool
-	// Progress is told what happens, one call at a time.
+	// Progress is called with each event, one call at a time.
 	Progress func(Event)
 
 	mu sync.Mutex // held while Progress runs
@@ -92,7 +92,7 @@ const (
 	PhaseLeft   Phase = "left"   // something could not be removed
 )
 
-// Result is what was built.
+// Result is the result of a build.
 type Result struct {
 	Image    *sandbox.Image    `json:"image,omitempty"`    // of the output image
 	Snapshot *sandbox.Snapshot `json:"snapshot,omitempty"` // of the others
@@ -148,9 +148,9 @@ type build struct {
 	keys   []key      // after each step
 }
 
-// Build carries out a template. Errors: *StepError if one of its programs
-// failed; invalid; conflict if what it copies, or its base, changed meanwhile;
-// those of Sandboxes.
+// Build carries out a template. Errors: *StepError if one of its programs failed;
+// invalid; conflict if its files or its base changed meanwhile; the errors of
+// Sandboxes.
 func (b *Builder) Build(ctx context.Context, t *Template) (*Result, error) {
 	r, err := b.build(ctx, t)
 	if err != nil && ctx.Err() != nil { // whatever that made fail
@@ -236,7 +236,7 @@ func (u *build) plan(ctx context.Context) (err error) {
 	return nil
 }
 
-// resolve finds what stands for a base in keys, and the digest of its image.
+// resolve returns the text for a base in keys, and the digest of its image.
 func (u *build) resolve(ctx context.Context, from From) (base, digest string, err error) {
 	if from.Snapshot != "" {
 		s, err := u.Sandboxes.GetSnapshot(ctx, from.Snapshot)

@@ -13,7 +13,8 @@ import (
 // keyVersion changes when equal steps come to mean something else.
 const keyVersion = 1
 
-// key stands for what a sandbox has written, by all that made it so.
+// key identifies a sandbox's written files by the base and the steps that wrote
+// them.
 type key string
 
 // layer is the name of the snapshot with that.

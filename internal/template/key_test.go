@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// drawTemplate draws a template with steps that run and steps that copy, and what
-// the latter come to.
+// drawTemplate draws a template with steps that run and steps that copy, and the
+// files of the latter.
 func drawTemplate(t *rapid.T) (*Template, [][]copied) {
 	word := rapid.StringMatching(`[a-c]{1,2}`)
 	env := rapid.MapOfN(word, word, 0, 2)

@@ -33,8 +33,8 @@ func (b *bench) made(r *Result) string {
 	return fmt.Sprint(all)
 }
 
-// Copies of a Dockerfile take the content of directories and what patterns match, and go
-// into a directory that is there; what is ignored does not exist.
+// Copies of a Dockerfile take the content of directories and the files that match
+// patterns, and go into an existing directory; ignored files do not exist.
 func TestMake_merge(t *testing.T) {
 	b := newBench(t, map[string]string{"d/x": "1", "d/sub/y": "2", "a.txt": "3", "b.txt": "4", "hidden/z": "5"})
 	ignored := func(p string) (bool, bool) { return p == "hidden" || p == "d/sub/y", true }
@@ -97,7 +97,8 @@ func TestMake_source(t *testing.T) {
 	}
 }
 
-// Without a step there is a layer all the same, and an image says what it is told to.
+// A template without steps has a layer, too, and an image has the configuration of the
+// template.
 func TestMake_image(t *testing.T) {
 	b := newBench(t, nil)
 	config := &sandbox.ImageConfig{Env: []string{"A=1"}, User: "web", WorkDir: "/srv", Entrypoint: []string{"/run"}, Labels: map[string]string{"k": "v"}, ExposedPorts: []string{"80/tcp"}}

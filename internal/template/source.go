@@ -63,7 +63,7 @@ func (u *build) copyOne(ctx context.Context, source, box *sandbox.Sandbox, s Ste
 	})
 }
 
-// target returns what a path of a sandbox leads to, which is no link.
+// target resolves a path of a sandbox until it is not a link.
 func (u *build) target(ctx context.Context, box *sandbox.Sandbox, p string) (*sandbox.FileInfo, error) {
 	for range maxLinks {
 		info, err := u.Sandboxes.Stat(ctx, box.ID, p, false)

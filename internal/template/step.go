@@ -63,7 +63,8 @@ func (u *build) run(ctx context.Context, box *sandbox.Sandbox, text string, p sa
 	return nil
 }
 
-// follow passes on what a program writes until it exits. last is the end of that.
+// follow passes a program's output on until the program exits. last is the end of
+// the output.
 func (u *build) follow(out sandbox.Output, look func([]byte)) (exit *sandbox.Exit, last []byte, err error) {
 	for {
 		e, err := out.Next()
@@ -142,5 +143,5 @@ func (u *build) unpack(ctx context.Context, box *sandbox.Sandbox, dir, user stri
 	return nil
 }
 
-// errUnread ends the packing of what nobody reads any more.
+// errUnread ends the packing when the sandbox has stopped reading.
 var errUnread = errors.New("the sandbox reads no more")

@@ -26,8 +26,9 @@ type Template struct {
 	// From defaults to the default image with the default runtime.
 	From      From      `yaml:"from"`
 	Resources Resources `yaml:"resources"`
-	// Env is what the steps, the start command, and later all commands in
-	// sandboxes of the result have. It is part of the result: no place for secrets.
+	// Env is the environment of the steps, of the start command, and later of all
+	// commands in sandboxes of the result. Env is part of the result, so it must not
+	// have secrets.
 	Env map[string]string `yaml:"env"`
 	// User and WorkDir default to those of the base; WorkDir is made if missing.
 	User    string  `yaml:"user"`
@@ -49,22 +50,22 @@ type Template struct {
 	made bool   // by Make
 }
 
-// From is what a template starts from: one of its fields, or none.
+// From is the base of a template: at most one of its fields is set.
 type From struct {
 	Image    string `yaml:"image"`
 	Runtime  string `yaml:"runtime"`
 	Snapshot string `yaml:"snapshot"` // id or name
 }
 
-// Resources of the build's sandboxes; a memory snapshot goes on with them. Zero
-// fields are the daemon's defaults.
+// Resources of the build's sandboxes; a memory snapshot keeps them. Zero fields mean
+// the daemon's defaults.
 type Resources struct {
 	VCPUs  float64     `yaml:"vcpus"`
 	Memory config.Size `yaml:"memory"`
 	Disk   config.Size `yaml:"disk"`
 }
 
-// Output is what becomes of a template.
+// Output is the kind of a template's result.
 type Output string
 
 // The outputs.
@@ -81,9 +82,9 @@ type Step struct {
 	Run Command `yaml:"run"`
 	// Copy are paths below the template's directory.
 	Copy texts `yaml:"copy"`
-	// To is where they are copied to, relative to the working directory: into a
-	// directory if it ends in a slash, else it is what the one copy is called.
-	// Empty is "./".
+	// To is the destination of the copies, relative to the working directory: a
+	// directory if it ends in a slash, else the name of the single copy. Empty means
+	// "./".
 	To string `yaml:"to"`
 	// Exclude are patterns of files that are not copied: patterns with a slash match
 	// paths below the template's directory, patterns without a slash match names in
@@ -108,7 +109,8 @@ type Step struct {
 	Source From `yaml:"-"`
 	// Mode, unless it is nil, is the permission bits of all copies but links.
 	Mode *fs.FileMode `yaml:"-"`
-	// Text is what is shown of the step, in place of a text made of the rest.
+	// Text replaces the text that describes the step, which is otherwise made of the
+	// other fields.
 	Text string `yaml:"-"`
 }
 
@@ -223,13 +225,12 @@ func (s Step) to() string {
 	return s.To
 }
 
-// Base is the part of the parameters of the template's sandboxes that says what
-// they start from.
+// Base returns the parameters of the template's sandboxes that name their base.
 func (t *Template) Base() sandbox.CreateParams {
 	return sandbox.CreateParams{Image: t.From.Image, Runtime: t.From.Runtime, Snapshot: t.From.Snapshot}
 }
 
-// fault is what is wrong with the value at a path of the file, "$.name".
+// fault is an error in the value at a path of the file, "$.name".
 type fault struct {
 	path string
 	err  error

@@ -118,7 +118,7 @@ func (w *world) Delete(ctx context.Context, ref string) error {
 	return cay.Errorf(cay.NotFound, "sandbox %q not found", ref)
 }
 
-// output is what a program did, and then that it goes on until closed.
+// output is a program's output, which may not end until closed.
 type output struct {
 	events chan sandbox.Event
 	closed chan struct{}
@@ -383,7 +383,7 @@ func (w *world) names() []string {
 	return names
 }
 
-// left fails the test if a sandbox is there.
+// left fails the test if a sandbox still exists.
 func (w *world) left(t *testing.T) {
 	t.Helper()
 	if len(w.boxes) > 0 {

@@ -122,7 +122,7 @@ func (r *report) add(stage string, e event) {
 	}
 }
 
-// isMark reports whether a line says how far a test is, not what it found.
+// isMark reports whether a line shows a test's progress, not its output.
 func isMark(line string) bool {
 	line = strings.TrimLeft(line, " ")
 	return strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ")

@@ -209,9 +209,9 @@ func servePage(w http.ResponseWriter, page *file) {
 	_, _ = w.Write(bytes.ReplaceAll(page.plain, []byte(nonceMark), []byte(nonce))) // fails only when the client left
 }
 
-// policy is what a page may load and do. Style attributes are allowed because the
-// terminal sets colours by them; all of them are set by scripts of ours, never by markup
-// that came from somewhere.
+// policy returns the Content-Security-Policy of a page. Style attributes are allowed because the
+// terminal sets colours by them; all of them are set by our scripts, never by markup from
+// elsewhere.
 func policy(nonce string) string {
 	return "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-" + nonce + "'; style-src-attr 'unsafe-inline'; " +
 		"img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; " +

@@ -19,7 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/ui"
 )
 
-// nobody knows no token.
+// nobody is an authenticator that accepts no token.
 type nobody struct{}
 
 func (nobody) Authenticate(context.Context, string) (api.Principal, error) {
@@ -138,7 +138,7 @@ func TestMount_Policy(t *testing.T) {
 	if again, _ := fetch(t, "GET", base+"/sandboxes"); again.Header.Get("Content-Security-Policy") == policy {
 		t.Error("two pages have one nonce")
 	}
-	// Nothing on the page is a script of its own.
+	// The page has no inline scripts.
 	for _, script := range regexp.MustCompile(`<script[^>]*>`).FindAllString(body, -1) {
 		if !strings.Contains(script, ` src="/assets/`) {
 			t.Errorf("the page has %s", script)

@@ -29,7 +29,7 @@ type Conn struct {
 // URL is the daemon's address without a slash at the end.
 func (c *Conn) URL() string { return c.base }
 
-// Token is the secret it presents; empty if it has none.
+// Token returns the secret that the connection sends; empty if there is none.
 func (c *Conn) Token() string { return c.token }
 
 // Request is one call of the API.

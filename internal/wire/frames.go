@@ -17,8 +17,8 @@ import (
 const UpgradeStream = "cay-stream"
 
 const (
-	// maxFrame bounds what a FrameConn takes for a frame, in bytes: more is
-	// another protocol.
+	// maxFrame bounds the size of a frame, in bytes: a longer one means that
+	// the peer speaks another protocol.
 	maxFrame = 16 << 20
 	// frameChunk is the longest frame a FrameConn sends, in bytes.
 	frameChunk = 64 << 10

@@ -50,7 +50,7 @@ func TestFrameConn(t *testing.T) {
 	if _, err := b.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("after the end: %v", err)
 	}
-	// The other direction goes on.
+	// The other direction still works.
 	go func() {
 		if _, err := b.Write([]byte("back")); err != nil {
 			t.Error(err)

@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// MaxLine is the longest line a LineReader accepts, in bytes. Honest lines are shorter: output
-// comes in chunks of 32 KiB, and of a command's arguments 4 KiB are told.
+// MaxLine is the longest line that a LineReader accepts, in bytes. Lines of cay are shorter:
+// output comes in chunks of 32 KiB, and at most 4 KiB of a command's arguments are sent.
 const MaxLine = 8 << 20
 
 // LineReader reads newline-delimited JSON, skipping the blank lines that are

@@ -40,8 +40,8 @@ func DataDir() string {
 	return filepath.Join(home, ".local", "share", "cay")
 }
 
-// sharedTransport serves every client that brings no HTTPClient. HTTP/1.1
-// only: each stream then has a connection, and so a flow control, of its own.
+// sharedTransport serves every client without an HTTPClient. HTTP/1.1 only:
+// each stream then has a connection, and so its own flow control.
 var sharedTransport = newTransport()
 
 func newTransport() *http.Transport {

@@ -13,8 +13,8 @@ import (
 )
 
 // Upgrade sends r, a GET without a body, and upgrades its connection to
-// UpgradeStream. ctx bounds that, not the connection's life. Errors are those of
-// Do; unavailable if something in between does not let the upgrade through.
+// UpgradeStream. ctx bounds the upgrade, not the connection's life. Errors:
+// those of Do; unavailable if an intermediary does not let the upgrade through.
 func (c *Conn) Upgrade(ctx context.Context, r Request) (*FrameConn, error) {
 	if r.Header == nil {
 		r.Header = make(http.Header)

@@ -1,6 +1,6 @@
-// Package wire is what the daemon's handlers and the SDK clients must agree on
-// to speak to each other: the shape of errors, of paths, and of streams of
-// lines. It also holds the plumbing the SDK clients share.
+// Package wire has the formats that the daemon's handlers and the SDK clients
+// share: errors, paths, and streams of lines. It also has the HTTP code that
+// the SDK clients share.
 //
 // It is linked into every program that uses an SDK package, so it imports the
 // standard library and package cay only. It knows no capability.

@@ -33,11 +33,10 @@ type Task struct {
 // Message is one entry of the conversation.
 type Message struct{ From, Text string }
 
-// Reply is what the model says, and the tool it wants to have called: "" if it is
-// content.
+// Reply is the model's text, and the tool that it calls: "" if the model is done.
 type Reply struct{ Text, Tool string }
 
-// Word is what is on the stream: a part of an answer.
+// Word is an item of the stream: a part of an answer.
 type Word struct {
 	Turn int
 	Text string
@@ -71,7 +70,7 @@ var agent = workflow.Define("agent", func(ctx workflow.Context, task Task) (stri
 	}
 }, workflow.MaxEvents(100_000))
 
-// Prompt is what the model is given.
+// Prompt is the input of the model.
 type Prompt struct {
 	Task         Task
 	Turn         int

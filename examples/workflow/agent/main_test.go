@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, main)) }
 
-// It is killed in the middle of an answer, several times, and in the end the
-// reader sees what it would have seen without that.
+// The program is killed in the middle of an answer, several times, and in the
+// end the reader sees the same as without the kills.
 func TestAgent_Killed(t *testing.T) {
 	crashtest.Databases(t, func(t *testing.T, db string) {
 		args := []string{"-db", db, "-turns", "6", "-slow", "50ms"}

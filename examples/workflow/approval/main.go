@@ -30,7 +30,7 @@ type Expense struct {
 	Wait   time.Duration // how long to wait for an answer
 }
 
-// Answer is what the hook takes.
+// Answer is the value sent to the hook.
 type Answer struct {
 	Yes bool
 	By  string
@@ -105,7 +105,7 @@ func run(ctx context.Context, db string, e Expense, in io.Reader, out io.Writer)
 	if err != nil {
 		return err
 	}
-	// The end of the wait is in the log, and stays what it is however often the program
+	// The end of the wait is in the log, and does not change however often the program
 	// is started.
 	for event, err := range client.Follow(ctx, r.ID, 1) {
 		if err != nil {

@@ -1,6 +1,6 @@
-// Package crashtest kills the examples while they run. A test of an example
-// starts the test binary anew as that example, in a process of its own, reads
-// what it prints, kills it with SIGKILL, and starts it again on the same database.
+// Package crashtest kills the examples while they run. A test of an example starts
+// the test binary again as that example, in a process of its own, reads its
+// output, kills it with SIGKILL, and restarts it on the same database.
 package crashtest
 
 import (
@@ -132,8 +132,8 @@ func (p *Process) Expect(want string) string {
 	}
 }
 
-// ExpectLines waits until it has printed n lines more, or has ended; it reports
-// whether it runs.
+// ExpectLines waits until the example has printed n more lines, or has ended; it
+// reports whether the example still runs.
 func (p *Process) ExpectLines(n int) bool {
 	p.t.Helper()
 	timeout := time.After(patience)

@@ -1,6 +1,6 @@
 // Order sells things: it reserves them, charges the customer, ships them, and
-// undoes all of that if the last part fails. Kill it at any moment and start it
-// again: the order goes on where it was.
+// undoes all steps if the shipping fails. Kill the program at any moment and
+// start it again: the order continues where it was.
 //
 //	go run ./examples/workflow/order -id 1001
 //	go run ./examples/workflow/order -id 1002 -to atlantis    # nobody ships there
@@ -20,20 +20,20 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// Order is what a customer wants.
+// Order is a customer's order.
 type Order struct {
 	ID    string
 	Items []string
 	To    string // where to ship it
 }
 
-// Receipt is what the customer gets.
+// Receipt is the customer's receipt.
 type Receipt struct {
 	Total    int
 	Tracking string
 }
 
-// ErrUndeliverable says that nobody ships to a place.
+// ErrUndeliverable says that no shipper delivers to a place.
 var ErrUndeliverable = errors.New("nobody ships there")
 
 // order is the workflow. Its effects on the world are steps.

@@ -15,8 +15,8 @@ import (
 // world is everything outside of this program.
 var world shop
 
-// shop is the world of this example: a file with a line for everything it was
-// asked to do, which it does once for each key.
+// shop is the world of this example: a file with a line for every request. The
+// shop carries out the request of each key only once.
 type shop struct {
 	ledger string
 	slow   time.Duration
@@ -25,7 +25,7 @@ type shop struct {
 
 var ledgerMu sync.Mutex // guards the ledger
 
-// do does something, unless it was done with the step's key before.
+// do appends a line, unless the file has a line with the step's key.
 func (s shop) do(ctx context.Context, format string, args ...any) error {
 	what := fmt.Sprintf(format, args...)
 	select {

@@ -1,7 +1,7 @@
-// Pipeline works in a sandbox: it makes one, puts a program and data into it, runs
-// that, fetches the report and deletes the sandbox. Kill it at any moment and start
-// it again: it goes on in the same sandbox, the program in which has not noticed,
-// and no sandbox is left in the end.
+// Pipeline works in a sandbox: it creates the sandbox, copies a program and data
+// into it, runs the program, fetches the report and deletes the sandbox. Kill
+// Pipeline at any moment and start it again: it continues in the same sandbox,
+// whose program has run on meanwhile, and no sandbox is left in the end.
 //
 //	cay serve &
 //	go run ./examples/workflow/pipeline
@@ -27,7 +27,7 @@ import (
 	"github.com/cayhq/cay/workflow/durable"
 )
 
-// Job is what to analyse.
+// Job is the data to analyse.
 type Job struct {
 	Numbers int
 	Seconds int // how long that takes, at least

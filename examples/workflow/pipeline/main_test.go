@@ -45,9 +45,10 @@ func daemon() int {
 	return 0
 }
 
-// startDaemon starts a daemon in a process of its own, as users do: programs that
-// this process starts while it starts sandboxes would hold their files open. It
-// returns the variables that say where the daemon is.
+// startDaemon starts a daemon in a process of its own, as users do: other
+// programs that this process starts while it starts sandboxes would inherit the
+// sandboxes' open files. It returns the environment variables with the daemon's
+// address.
 func startDaemon(t *testing.T) []string {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -36,7 +36,7 @@ var fetch = workflow.Define("fetch", func(ctx workflow.Context, customer string)
 	return ask.Run(ctx, customer)
 }, workflow.RateLimit(perSecond, time.Second), workflow.Concurrency(atOnce), workflow.GroupConcurrency(1), workflow.Retention(time.Hour))
 
-// fetchAll is what the schedule starts.
+// fetchAll is the workflow that the schedule starts.
 var fetchAll = workflow.Define("fetch-all", func(ctx workflow.Context, in Customers) (int, error) {
 	var fetching []*workflow.Future[int]
 	for _, name := range in.Names {

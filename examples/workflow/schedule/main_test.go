@@ -38,8 +38,9 @@ func TestSchedule_Killed(t *testing.T) {
 	})
 }
 
-// checkRate looks at when the service was asked. Each start of the program may
-// have what one second allows at once, and a step that was killed is done again.
+// checkRate checks the times of requests to the service. Each start of the
+// program may send the requests that one second allows at once, and a step that
+// was killed is repeated.
 func checkRate(t *testing.T, printed string) {
 	t.Helper()
 	var times []int64

@@ -19,7 +19,7 @@ import (
 type Env struct {
 	// AdminSecret is the secret in its admin token file.
 	AdminSecret string
-	// DefaultQuota is what its teams start with.
+	// DefaultQuota is the initial quota of teams.
 	DefaultQuota account.Quota
 	// SetInUse makes one project count as in use, and so its team; "" none.
 	SetInUse func(projectID string)
@@ -28,15 +28,16 @@ type Env struct {
 	Advance func(d time.Duration)
 	// Login begins the login of a device, and returns the code it shows.
 	Login func() (userCode string, poll Poll)
-	// As returns the service as seen with a secret, and the context to call it
-	// with. team is what an admin token chooses to speak for; empty: its own.
+	// As returns the service for the caller with a secret, and the context to call it
+	// with. team is the team that an admin token acts for; empty means its own.
 	As func(secret, team string) (accountd.Service, context.Context)
 }
 
 // Poll asks for a device's token. It returns the secret, or the OAuth error.
 type Poll func() (secret, oauthError string)
 
-// Run runs the suite. open is called for every test and frees what it made by t.Cleanup.
+// Run runs the suite. open is called for every test and frees its resources by
+// t.Cleanup.
 func Run(t *testing.T, open func(t *testing.T) *Env) {
 	for _, tc := range []struct {
 		name string

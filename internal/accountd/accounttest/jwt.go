@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/account"
 )
 
-// claims are what clients read of a JWT, without checking it.
+// claims are the claims of a JWT that clients read, without verifying it.
 type claims struct {
 	Issuer    string `json:"iss"`
 	Subject   string `json:"sub"`
@@ -36,7 +36,7 @@ func (e *env) claims(secret string) (c claims) {
 	return c
 }
 
-// refused fails the test unless the secret is good for nothing.
+// refused fails the test unless the secret is refused.
 func (e *env) refused(secret string) {
 	e.t.Helper()
 	c := e.as(secret)

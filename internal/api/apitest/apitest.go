@@ -44,8 +44,9 @@ func Golden(t *testing.T, mux *api.Mux) {
 	}
 }
 
-// Spec is the document that mux serves. Answers may only hold what it names, which
-// the document itself does not promise, so that fields can be added.
+// Spec returns the document that mux serves. Answers in tests may only have members
+// that it names. The document itself does not promise that, so that members can be
+// added.
 func Spec(mux *api.Mux) (*openapi3.T, error) {
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))

@@ -86,8 +86,8 @@ func (h *handler) handleUser(w http.ResponseWriter, r *http.Request) error {
 	}{userObject{ID: who.Token.ID, Username: who.Team.Name, Name: who.Token.Name, DefaultTeamID: who.Team.ID}})
 }
 
-// handleTeams lists teams, newest first. A page ends before the time that the
-// next one is asked for with, so teams of the same millisecond are on one page.
+// handleTeams lists teams, newest first. The next page begins at the time at
+// which a page ends, so teams of the same millisecond are on the same page.
 func (h *handler) handleTeams(w http.ResponseWriter, r *http.Request) error {
 	limit, until, err := teamPage(r)
 	if err != nil {
@@ -204,8 +204,8 @@ func (h *handler) handleProjectToken(w http.ResponseWriter, r *http.Request) err
 	}{t.Secret})
 }
 
-// handleHealth answers clients that look, before they open a terminal, whether
-// its host is there.
+// handleHealth answers clients that check, before they open a terminal, whether
+// the terminal's host is up.
 func handleHealth(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, http.StatusOK, struct {
 		Status string `json:"status"`

@@ -39,9 +39,9 @@ type startRequest struct {
 	Logs    bool              `json:"logs"` // send the logs, with Wait
 }
 
-// utilities are what the hosted service's system has as programs, and most have
-// in their shell alone. The older command line asks "command -v" for its helper,
-// and takes an error for a yes.
+// utilities are programs of the hosted service's system that most systems have
+// only in their shell. The older command line looks for its helper with "command
+// -v", and takes an error for success.
 var utilities = []string{
 	"alias", "bg", "cd", "command", "fc", "fg", "getopts", "hash", "jobs", "read", "type", "ulimit", "umask", "unalias", "wait",
 }
@@ -68,7 +68,7 @@ func (in startRequest) params() (sandbox.CommandParams, error) {
 }
 
 // handleStart starts a command. With wait it answers with lines: the command, its
-// output if asked for, and the command when it has ended.
+// output if requested, and the command when it has ended.
 func (h *handler) handleStart(w http.ResponseWriter, r *http.Request) error {
 	o, err := ownerOf(r)
 	if err != nil {

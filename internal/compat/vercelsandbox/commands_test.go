@@ -62,8 +62,8 @@ func TestCommand_Timeout(t *testing.T) {
 	w.want("GET", w.of("/cmd/"+id+"?wait=true"), "", w.command(script, "137", `,"durationMs":N`))
 }
 
-// The first line comes at once, output as it is written, and the stream is of no
-// consequence for the command.
+// The first line comes at once, output as it is written, and the end of the
+// stream does not affect the command.
 func TestCommand_Stream(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
@@ -96,7 +96,7 @@ func TestCommand_Stream(t *testing.T) {
 	s.end()
 }
 
-// The first version's stream has two lines, whatever is asked for.
+// The first version's stream has two lines, whatever the request asks for.
 func TestCommand_StreamV1(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

@@ -40,8 +40,8 @@ var shapes = map[cay.Code]errorShape{
 	cay.Internal:          {http.StatusInternalServerError, "internal_server_error"},
 }
 
-// shapeOf returns the shape of an error and what its client may know of it, for
-// answers and for lines of streams.
+// shapeOf returns the shape of an error and its public part, for answers and for
+// lines of streams.
 func shapeOf(err error, public *cay.Error) (errorShape, errorBody) {
 	shape, ok := shapes[public.Code]
 	if !ok {
@@ -66,7 +66,7 @@ type errorBody struct {
 // writeError is an api.ErrorWriter.
 func writeError(w http.ResponseWriter, err error, public *cay.Error) {
 	shape, body := shapeOf(err, public)
-	// Encoding two texts cannot fail, and a client that left is nobody to tell.
+	// Encoding two texts cannot fail, and writing fails only if the client left.
 	_ = writeJSON(w, shape.status, struct {
 		Error errorBody `json:"error"`
 	}{body})

@@ -47,7 +47,7 @@ func paths(t *testing.T) (all [][2]string) {
 	return all
 }
 
-// Without a good token there is nothing to see, whoever asks.
+// Requests without a valid token find nothing.
 func TestNoToken(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -203,7 +203,7 @@ func TestPadding(t *testing.T) {
 	}
 }
 
-// slow creates when it is told to, or fails then.
+// slow creates a sandbox when the test tells it to, or fails then.
 type slow struct {
 	Sandboxes
 	goOn  <-chan struct{}
@@ -222,7 +222,7 @@ func (s slow) Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sand
 	return s.Sandboxes.Create(ctx, p)
 }
 
-// A handler that panics after its padding began leaves nobody writing.
+// When a handler panics after its padding began, the padding stops.
 func TestPadding_Panic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handler{Config: Config{HeaderDelay: time.Second}}
@@ -436,8 +436,8 @@ func (e *ending) Extend(context.Context, string, sandbox.Duration) (*sandbox.San
 	return nil, cay.Errorf(cay.Stopped, "the session has ended")
 }
 
-// Somebody at a terminal can extend to the very end, and is then not told before
-// the terminal is closed.
+// While a terminal is open, a client can extend to the maximum, and further requests
+// wait until the terminal is closed.
 func TestExtend_Terminal(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -527,8 +527,8 @@ func TestV1_List(t *testing.T) {
 	}
 }
 
-// The port for terminals stays when ports change, makes way for one that is asked
-// for, and is nobody else's.
+// The port for terminals stays when ports change, gives way to a port that the client
+// requests, and is not shown as a port of the sandbox.
 func TestInteractivePort(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

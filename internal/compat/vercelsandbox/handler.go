@@ -15,7 +15,7 @@ import (
 type handler struct {
 	Config
 	// snapshotting are the sessions that are ending because of a snapshot, and
-	// terminals those with somebody at a terminal.
+	// terminals the sessions with open terminals.
 	snapshotting, terminals counts
 	tickets                 tickets
 }

@@ -144,7 +144,7 @@ func serve(t testing.TB, change ...func(*Config)) *service {
 	return s
 }
 
-// answer is what came of a request.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header

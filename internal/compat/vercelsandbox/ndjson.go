@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// serveOutput answers with a line for each event of out, and closes it. The
-// command goes on when the client leaves.
+// serveOutput answers with a line for each event of out, and closes out. The
+// command continues when the client leaves.
 func serveOutput(w http.ResponseWriter, r *http.Request, out sandbox.Output, l *lines) error {
 	return api.ServeLines(w, r, ownEvents{out}, l)
 }
@@ -29,10 +29,10 @@ func (o ownEvents) Next() (sandbox.Event, error) {
 // codeStreamClosed is the code of a stream whose session ended.
 const codeStreamClosed = "sandbox_stream_closed"
 
-// lines writes the events of a command as lines of JSON: the command when it
-// starts and when it has ended, and its output in between. All of it is ASCII, as
-// some clients take U+0085 for the end of a line, or decode what arrives piece by
-// piece. It is an api.Encoder.
+// lines encodes the events of a command as lines of JSON: the command when it
+// starts and when it has ended, and its output in between. The lines are pure
+// ASCII, because some clients take U+0085 for the end of a line, or decode the
+// bytes piece by piece. lines is an api.Encoder.
 type lines struct {
 	command func(*sandbox.Command) command // nil: no lines of the command
 	output  bool                           // lines of its output

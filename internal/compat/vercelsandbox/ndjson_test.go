@@ -37,7 +37,7 @@ func decodeLines(t interface{ Fatalf(string, ...any) }, b []byte) map[string]str
 // whole is the text that bytes stand for.
 func whole(b []byte) string { return string([]rune(string(b))) }
 
-// In whatever pieces a command's output comes, the text is that of the whole.
+// However a command's output is divided into pieces, the text is the same.
 func TestLines_AnyPieces(t *testing.T) {
 	t.Parallel()
 	// Bytes that make, break and end characters are more telling than any.

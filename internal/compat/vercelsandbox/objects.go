@@ -104,7 +104,8 @@ type mountObject struct {
 // keepLastObject is a sandbox's retention.
 type keepLastObject struct {
 	Count int `json:"count"`
-	// Expiration of those that are kept: 0 never, left out the sandbox's.
+	// Expiration of kept snapshots: 0 means never; left out for the sandbox's
+	// expiration.
 	Expiration    *int64 `json:"expiration,omitempty"`
 	DeleteEvicted bool   `json:"deleteEvicted"`
 }
@@ -203,7 +204,7 @@ func (h *handler) sandboxObject(ctx context.Context, sb *sandbox.Sandbox) (sandb
 	return o, nil
 }
 
-// newSandboxObject is sandboxObject, but that drives are told by their ids.
+// newSandboxObject is sandboxObject with the drives' ids instead of names.
 func newSandboxObject(sb *sandbox.Sandbox) sandboxObject {
 	o := sandboxObject{
 		Name: sb.Name, Persistent: sb.Persistent, CurrentSessionID: sb.SessionID, CurrentSnapshotID: sb.SnapshotID,
@@ -297,7 +298,7 @@ func sandboxStatus(s sandbox.Status) string {
 	return "stopped"
 }
 
-// over reports whether a session of that status is done with.
+// over reports whether a session with this status has ended for clients.
 func over(s sandbox.Status) bool { return s.Final() || s == sandbox.Hibernated }
 
 func regionOf(notes map[string]string) string { return cmp.Or(notes[noteRegion], defaultRegion) }
@@ -323,7 +324,7 @@ func repository(ref string) string {
 	return ref
 }
 
-// interactivePort is the port declared for terminals, 0 if there is none.
+// interactivePort returns the port declared for terminals, 0 if there is none.
 func interactivePort(sb *sandbox.Sandbox) int {
 	n, err := strconv.Atoi(sb.Annotations[noteInteractivePort])
 	if err != nil || !slices.ContainsFunc(sb.Ports, func(p sandbox.Port) bool { return p.Port == n }) {

@@ -53,8 +53,8 @@ type padding struct {
 	began bool
 }
 
-// startPadding begins to pad an answer of JSON, which is to be a success. Until
-// stop nobody else may write to w.
+// startPadding begins to pad a JSON answer with a status of success. Until stop no other
+// code may write to w.
 func (h *handler) startPadding(w http.ResponseWriter, success int) *padding {
 	every := h.HeaderDelay
 	if every <= 0 {

@@ -98,10 +98,10 @@ func (r *createRequest) annotateStep(notes map[string]string) {
 	}
 }
 
-// isNull reports whether a member is there and null.
+// isNull reports whether a member is present and null.
 func isNull(v jsontext.Value) bool { return v.Kind() == 'n' }
 
-// given reports whether a member is there and not null.
+// given reports whether a member is present and not null.
 func given(v jsontext.Value) bool { return len(v) > 0 && !isNull(v) }
 
 // machine returns the requested vCPUs and memory; nil if not requested. Memory follows
@@ -145,7 +145,7 @@ func (s *settings) network() (*sandbox.Network, error) {
 	return &n, nil
 }
 
-// ports are the ports asked for, nil if nothing is said of them.
+// ports returns the requested ports, nil if the request has none.
 func (s *settings) ports() []sandbox.PortParams {
 	if s.Ports == nil {
 		return nil
@@ -185,7 +185,7 @@ func (s *settings) mounts() []sandbox.Mount {
 // snapshot, and all stay until they expire.
 var keepAll = sandbox.Retention{All: true, EachStop: true}
 
-// retention is what keepLastSnapshots asks for: nil if nothing, keepAll if it is null.
+// retention returns the retention of keepLastSnapshots: nil if absent, keepAll if null.
 func (s *settings) retention() (*sandbox.Retention, error) {
 	switch {
 	case len(s.KeepLastSnapshots) == 0:
@@ -314,8 +314,8 @@ func set[T any](field, value *T) {
 	}
 }
 
-// begin says what a new sandbox begins with: a snapshot, or an image and perhaps
-// what is put into it.
+// begin sets the base of a new sandbox: a snapshot, or an image and possibly the source
+// to put into it.
 func (h *handler) begin(ctx context.Context, r *createRequest, p *sandbox.CreateParams, byImage bool) error {
 	image := r.Image
 	if image == "" {

@@ -20,8 +20,8 @@ type sandboxAnswer struct {
 	Resumed *bool         `json:"resumed,omitempty"`
 }
 
-// answer reads the newest session of a sandbox and writes both. system says
-// whether the routes are with those that are ours.
+// answer reads the newest session of a sandbox and returns both. system says
+// whether our own routes are included.
 func (h *handler) answer(ctx context.Context, sb *sandbox.Sandbox, system bool) (*sandboxAnswer, error) {
 	s, err := h.Sandboxes.GetSession(ctx, sb.SessionID)
 	if err != nil {
@@ -191,7 +191,8 @@ type list struct {
 	ascending bool
 }
 
-// maxLimit is the longest page; clients that ask for more get as much, and go on.
+// maxLimit is the longest page; clients that ask for more get maxLimit items,
+// and continue.
 const maxLimit = 200
 
 func readList(q url.Values) (list, error) {
@@ -214,7 +215,8 @@ func readList(q url.Values) (list, error) {
 	return l, nil
 }
 
-// handleGet returns a sandbox with its newest session: as it is, or made to run.
+// handleGet returns a sandbox with its newest session: unchanged, or after
+// resuming it.
 func (h *handler) handleGet(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	system := q.Get("__includeSystemRoutes") == "true"
@@ -250,7 +252,7 @@ func (h *handler) resume(ctx context.Context, sb *sandbox.Sandbox) (*sandbox.San
 	if cay.CodeOf(err) != cay.NotFound {
 		return resumed, err
 	}
-	// The sandbox is gone, or what it is to start from.
+	// The sandbox, or the snapshot that it should start from, is gone.
 	if _, e := h.Sandboxes.Get(ctx, sb.ID); e != nil {
 		return nil, e
 	}
@@ -293,7 +295,7 @@ type sandboxOnly struct {
 	Routes  []routeObject `json:"routes"`
 }
 
-// params are what a patch of sb asks of the service.
+// params converts a patch of sb.
 func (q *updateRequest) params(sb *sandbox.Sandbox) (p sandbox.UpdateParams, err error) {
 	p = sandbox.UpdateParams{
 		Tags: q.Tags, Env: q.Env, Ports: q.ports(), Timeout: q.Timeout, Persistent: q.Persistent,
@@ -348,8 +350,8 @@ func (h *handler) handleDelete(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// deleteSnapshots deletes the snapshots of a sandbox that was deleted, but for
-// those that others are to start from.
+// deleteSnapshots deletes the snapshots of a deleted sandbox, except those that
+// other sandboxes are to start from.
 func (h *handler) deleteSnapshots(ctx context.Context, sb *sandbox.Sandbox) error {
 	p := sandbox.SnapshotListParams{Sandbox: sb.ID, ProjectID: sb.ProjectID, Limit: maxLimit}
 	for {
@@ -369,7 +371,7 @@ func (h *handler) deleteSnapshots(ctx context.Context, sb *sandbox.Sandbox) erro
 	}
 }
 
-// handleAction does what a sandbox can be asked to by its name.
+// handleAction handles the actions on a sandbox by its name.
 func (h *handler) handleAction(w http.ResponseWriter, r *http.Request) error {
 	if r.PathValue("action") != "fork" {
 		return cay.Errorf(cay.NotFound, "there is no route %s %.200s", r.Method, r.URL.Path)

@@ -76,8 +76,8 @@ func (h *handler) inProject(ctx context.Context, project string) (context.Contex
 	return api.WithPrincipal(ctx, p), nil
 }
 
-// clientsProject is the name of the project that clients use, and make, if they
-// are told none.
+// clientsProject is the name of the project that clients use, and create, if no
+// project is configured.
 const clientsProject = "vercel-sandbox-default-project"
 
 // project finds a project of the team by its id or its name. A token of a project

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Sandboxes is what the facade needs of the sandbox service, whose engine and
-// client both have it. See sandboxd.Service for what the methods do.
+// Sandboxes has the methods that the facade needs of the sandbox service; its engine
+// and its client implement them. sandboxd.Service describes the methods.
 type Sandboxes interface {
 	Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	Get(ctx context.Context, ref string) (*sandbox.Sandbox, error)
@@ -55,8 +55,8 @@ type Sandboxes interface {
 	Extract(ctx context.Context, ref, dir string, r io.Reader, p sandbox.ExtractParams) error
 }
 
-// Accounts is what the facade needs of the account service. See
-// accountd.Service for what the methods do.
+// Accounts has the methods that the facade needs of the account service.
+// accountd.Service describes them.
 type Accounts interface {
 	WhoAmI(ctx context.Context) (*account.Identity, error)
 	GetTeam(ctx context.Context, id string) (*account.Team, error)
@@ -67,7 +67,7 @@ type Accounts interface {
 	CreateJWT(ctx context.Context, projectID string) (*account.JWT, error)
 }
 
-// Config is what the facade needs.
+// Config has the dependencies of the facade.
 type Config struct {
 	Sandboxes Sandboxes
 	Accounts  Accounts

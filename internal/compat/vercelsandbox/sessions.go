@@ -97,8 +97,8 @@ func (h *handler) handleStop(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// stop ends a session that may have ended already, and returns it and its sandbox
-// as they are then.
+// stop ends a session that may have ended already, and returns its final state and
+// its sandbox's.
 func (h *handler) stop(ctx context.Context, s *sandbox.Session) (*sandbox.Session, *sandbox.Sandbox, error) {
 	if !over(s.Status) {
 		if _, err := h.Sandboxes.Stop(ctx, s.ID); err != nil && cay.CodeOf(err) != cay.Stopped {
@@ -183,8 +183,8 @@ func (h *handler) extend(w http.ResponseWriter, r *http.Request, session string)
 	return h.reread(ctx, session)
 }
 
-// extendTerminal extends a session to the maximum, or, if it is there, waits until
-// nobody is at its terminals.
+// extendTerminal extends a session to the maximum, or, if the session has the
+// maximum already, waits until all its terminals are closed.
 func (h *handler) extendTerminal(ctx context.Context, s *sandbox.Session) error {
 	if left := sandbox.Duration(h.MaxTimeout) - s.Timeout; left > 0 {
 		if _, err := h.Sandboxes.Extend(ctx, s.ID, left); cay.CodeOf(err) != cay.Invalid {

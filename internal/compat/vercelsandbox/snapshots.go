@@ -18,7 +18,7 @@ func (h *handler) handleSnapshot(w http.ResponseWriter, r *http.Request) error {
 	return h.snapshot(w, r, nil)
 }
 
-// handleSnapshotWeek keeps for a week what nobody has said how long to keep.
+// handleSnapshotWeek keeps snapshots without a requested expiration for a week.
 func (h *handler) handleSnapshotWeek(w http.ResponseWriter, r *http.Request) error {
 	return h.snapshot(w, r, new(sandbox.Duration(7*24*time.Hour)))
 }
@@ -53,7 +53,7 @@ func (h *handler) snapshot(w http.ResponseWriter, r *http.Request, byDefault *sa
 	})
 }
 
-// readExpiration returns what a request for a snapshot asks for.
+// readExpiration returns the expiration in a request for a snapshot.
 func readExpiration(w http.ResponseWriter, r *http.Request) (*sandbox.Duration, error) {
 	var q struct {
 		Expiration *sandbox.Duration `json:"expiration"`

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Nothing can be done with what is of another team or project, by any route and
-// however it is named: in the path, the query or the body.
+// Objects of another team or project cannot be used, by any route and however
+// they are named: in the path, the query or the body.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

@@ -192,8 +192,8 @@ func (t *terminal) run(ctx context.Context, giveUp context.CancelFunc, out sandb
 	helpers.Wait()
 }
 
-// show shows what the command writes until it has exited. When the client does
-// not take it any more, the rest is dropped.
+// show sends the command's output until the command has exited. When the client
+// stops reading, the rest is dropped.
 func (t *terminal) show(ctx context.Context, out sandbox.Output, leave func()) (*sandbox.Exit, error) {
 	for gone := false; ; {
 		e, err := out.Next()

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// ticketLife is how long a ticket is good for.
+	// ticketLife is how long a ticket is valid.
 	ticketLife = time.Minute
 	// maxUsed bounds how many used tickets are remembered.
 	maxUsed = 1 << 16
-	// ticketPurpose is what tickets are signed for.
+	// ticketPurpose is the purpose that tickets are signed for.
 	ticketPurpose = "vercel terminal"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// signing returns a Config that signs in a way of its own.
+// signing returns a Config with a simple signature of its own.
 func signing() Config {
 	return Config{
 		Sign: func(purpose string, text []byte) string { return purpose + "." + string(text) },

@@ -78,8 +78,8 @@ func (w *work) do(method, path, body string, header ...string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-// want makes a request whose answer must be 200 and like a golden text, in which
-// N stands for any number, ID for the id of any command.
+// want makes a request whose answer must be 200 and match a golden text, in
+// which N matches any number, and ID the id of any command.
 func (w *work) want(method, path, body, golden string) string {
 	w.t.Helper()
 	status, got := w.do(method, path, body)
@@ -146,7 +146,7 @@ func (w *work) commandV1(script, exitCode string) string {
 }
 
 // fifo makes a pipe in the working directory, on which scripts can wait. release
-// lets them go on.
+// wakes them.
 func (w *work) fifo(name string) (release func()) {
 	w.t.Helper()
 	w.want("POST", w.of("/cmd"), `{"command":"mkfifo","args":["`+name+`"],"wait":true}`, "{\"command\":{\"id\":\"ID\",\"name\":\"mkfifo\",\"args\":[\""+name+

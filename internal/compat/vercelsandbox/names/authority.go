@@ -158,7 +158,7 @@ func (a *Authority) load() error {
 }
 
 // certificate returns the certificate for a handshake: the same for all names,
-// made anew when half of its life is over.
+// reissued when half of its life is over.
 func (a *Authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if !ours(hello.ServerName) {
 		return nil, fmt.Errorf("there is no certificate for %q", hello.ServerName)
@@ -190,7 +190,7 @@ func (a *Authority) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, e
 	return a.leaf, nil
 }
 
-// serial returns a number nobody can guess.
+// serial returns a random, unguessable number.
 func serial() *big.Int {
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

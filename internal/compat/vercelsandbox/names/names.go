@@ -1,6 +1,6 @@
-// Package names serves the host names of Vercel's API and previews in front of a
-// cay daemon, for programs that resolve these names to it and trust its
-// authority: the way to point clients at a daemon without anything in them.
+// Package names serves the host names of Vercel's API and previews in front of a cay
+// daemon, for programs that resolve these names to it and trust its authority. This
+// points clients at a daemon without any change in them.
 //
 //	vercel.com      the API below /api/, terminals too; logins
 //	api.vercel.com  the API, there without its /api
@@ -32,14 +32,14 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// PreviewDomain is the one that clients take previews to be below.
+// PreviewDomain is the domain that clients expect previews to be below.
 const PreviewDomain = "vercel.run"
 
 // Gateway is the name by which the daemon's AI gateway is addressed.
 const Gateway = "ai-gateway.vercel.sh"
 
-// Workflow is the name of the events of the Workflow SDK, QueueDomain is the one that its
-// queues' names are below, by region.
+// Workflow is the host name for the events of the Workflow SDK. QueueDomain is the
+// domain of the host names of the SDK's queues, which have the region as their label.
 const (
 	Workflow    = "vercel-workflow.com"
 	QueueDomain = "vercel-queue.com"
@@ -70,8 +70,8 @@ type Server struct {
 type upstream struct{}
 
 // New returns a front of the daemon at a URL. gateway returns the URL of the daemon's
-// AI gateway, or an error of code not_found if that is off; it is asked for each
-// request to it, since the daemon may have been started again.
+// AI gateway, or an error of code not_found if the AI gateway is off. It is called
+// for each request to the AI gateway, since the daemon may have been restarted.
 func New(daemon *url.URL, gateway func(ctx context.Context) (*url.URL, error), a *Authority, log *slog.Logger) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

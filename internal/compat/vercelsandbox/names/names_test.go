@@ -31,7 +31,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/names"
 )
 
-// front is a running Server before a daemon that says what it was asked.
+// front is a running Server in front of a daemon that echoes its requests.
 type front struct {
 	dir    string
 	addr   string
@@ -147,7 +147,7 @@ func TestServer(t *testing.T) {
 			t.Errorf("%s: %d %q, want 404", to, status, body)
 		}
 	}
-	// A name that is not in the certificate, asked for over a connection that is good.
+	// A name that is not in the certificate, requested over a valid connection.
 	r, err := http.NewRequest("GET", "https://vercel.com/api/x", nil)
 	if err != nil {
 		t.Fatal(err)

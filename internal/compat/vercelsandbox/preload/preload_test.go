@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/preload"
 )
 
-// program runs one with an environment of its own, and returns what it printed.
+// program runs a program with an environment of its own, and returns its output.
 func program(t *testing.T, env []string, name string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -245,7 +245,7 @@ func TestModule_calls(t *testing.T) {
 	}
 }
 
-// daemon answers with what it was asked.
+// daemon answers with a description of the request.
 func daemon(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/redirect":

@@ -236,7 +236,7 @@ func TestModule_secret(t *testing.T) {
 	}
 }
 
-// raw posts to a target as it is written here.
+// raw posts to a target exactly as written.
 func raw(t *testing.T, at, target, secret string) (int, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", at)
@@ -257,7 +257,7 @@ func raw(t *testing.T, at, target, secret string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// Servers that have no workflows are asked once, and again when their process uses some.
+// Servers without workflows are asked once, and again when their process uses workflows.
 func TestModule_otherServer(t *testing.T) {
 	t.Parallel()
 	d, calls := daemonOf(t, nil)
@@ -379,7 +379,7 @@ func TestModule_cluster(t *testing.T) {
 	}
 }
 
-// A registration that fails is said once, in a sentence.
+// A registration that fails is reported once, in a sentence.
 func TestModule_refused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
