@@ -39,7 +39,7 @@ type pkg struct {
 // path is the package's path in the repository, "." for the root.
 func (p *pkg) path() string { return relative(p.ImportPath) }
 
-// inTests are the packages its tests import.
+// inTests returns the packages that its tests import.
 func (p *pkg) inTests() []string { return slices.Concat(p.TestImports, p.XTestImports) }
 
 // relative returns the path in the repository of a package of this module, and
@@ -51,8 +51,8 @@ func relative(importPath string) string {
 	return strings.TrimPrefix(importPath, module+"/")
 }
 
-// isTestSupport reports whether a package is only there for tests: it may do
-// what tests may.
+// isTestSupport reports whether a package exists only for tests: tests' rules
+// apply to it.
 func isTestSupport(path string) bool {
 	return strings.HasSuffix(path, "test") || path == "internal/testenv"
 }
@@ -61,8 +61,8 @@ func isTestSupport(path string) bool {
 func notOurs(name string) bool { return strings.HasPrefix(name, ".") || name == "node_modules" }
 
 var list = sync.OnceValues(func() ([]*pkg, error) {
-	// "go test" runs this again when a directory we have looked into changes; it
-	// does not see what "go list" looks at.
+	// "go test" caches this test until a directory that it has read changes; it
+	// does not see the files that "go list" reads.
 	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && path != "." && notOurs(e.Name()) {
 			return fs.SkipDir
@@ -119,8 +119,8 @@ func withinAny(path string, dirs []string) bool {
 	return slices.ContainsFunc(dirs, func(dir string) bool { return within(path, dir) })
 }
 
-// isStandard reports whether an import path is of the standard library, which
-// alone has no domain name in it.
+// isStandard reports whether an import path is of the standard library: its
+// first element is no domain name.
 func isStandard(importPath string) bool {
 	first, _, _ := strings.Cut(importPath, "/")
 	return !strings.Contains(first, ".")
@@ -228,7 +228,7 @@ func TestArch_RuntimesKnowNoEngine(t *testing.T) {
 	}
 }
 
-// manyFiles are the packages that have more files than one can see at a time.
+// manyFiles are the packages with more files than a reader can keep in mind.
 var manyFiles = map[string]string{
 	"cmd/cay":           "a file for each noun of the command line",
 	"internal/gatewayd": "its rooms are the next to be made",
@@ -361,7 +361,7 @@ func TestArch_KitsKnowNoSlice(t *testing.T) {
 	}
 }
 
-// The released program has nothing in it that is for tests.
+// The released program has no code that is for tests only.
 func TestArch_NoTestCodeInRelease(t *testing.T) {
 	for _, dep := range find(t, "cmd/cay").Deps {
 		if strings.HasPrefix(dep, module+"/") && (isTestSupport(relative(dep)) || within(relative(dep), "internal/sandboxd/fake")) {
@@ -513,7 +513,7 @@ func TestArch_NoCgo(t *testing.T) {
 	}
 }
 
-// startsProcesses is how Go programs start programs.
+// startsProcesses matches the functions with which Go programs start programs.
 var startsProcesses = regexp.MustCompile(`^(os/exec\.Command(Context)?|os\.StartProcess|(syscall|golang\.org/x/sys/unix)\.(ForkExec|StartProcess|Exec|SYS_(CLONE3?|V?FORK))|.*/agent/process\.Start)$`)
 
 // mayStartProcesses are the packages that start programs.
@@ -526,8 +526,9 @@ var mayStartProcesses = map[string]string{
 	"bench":                                 "it runs what cay is compared with",
 }
 
-// Tenant code runs by a machine.Runtime and nothing else. gVisor's own starting
-// of sentries is behind sandbox.New, which internal/sandboxd/gvisor alone can call.
+// Tenant code runs in a machine.Runtime and nowhere else. gVisor's own code for
+// starting sentries is behind sandbox.New, which only internal/sandboxd/gvisor
+// may call.
 func TestArch_WhoStartsProcesses(t *testing.T) {
 	used := map[string]bool{}
 	for _, s := range sources(t) {
@@ -554,7 +555,7 @@ func TestArch_WhoStartsProcesses(t *testing.T) {
 var (
 	statement = regexp.MustCompile(`^\s*(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE (TABLE|(UNIQUE )?INDEX)|ALTER TABLE|DROP|WITH|PRAGMA|BEGIN|COMMIT|ROLLBACK)\b`)
 	storeFile = regexp.MustCompile(`^store(_[a-z]+)*\.go$`)
-	// sqlPackages are named for being stores as a whole.
+	// sqlPackages are packages that consist of a store.
 	sqlPackages = map[string]bool{"store": true, "sqlstore": true}
 )
 
@@ -564,7 +565,7 @@ func TestArch_SQLInStoreFiles(t *testing.T) {
 			continue
 		}
 		const reason = "SQL is in store files, packages named store and internal/db, so that all that is done with a table can be read in one place"
-		// The interface of the transactions that steps are given; no SQL.
+		// An interface of the transactions that steps get; it has no SQL.
 		if slices.Contains(s.pkg.Imports, "database/sql") && s.name != "workflow/backend.go" {
 			for _, imp := range s.imports {
 				if imp == "database/sql" {
@@ -583,7 +584,7 @@ func TestArch_SQLInStoreFiles(t *testing.T) {
 	}
 }
 
-// maySleep are the files that wait for a time because there is nothing else to
+// maySleep are the files that wait for a fixed time because there is no event to
 // wait for.
 var maySleep = map[string]string{
 	"internal/sandboxd/guest/agent/command.go": "the kernel gives no event when a forked child has closed what it inherited; bounded by busyPatience",
@@ -614,7 +615,7 @@ func values(m map[string]string) func(yield func(string) bool) {
 	}
 }
 
-// globalLog matches what writes to the process's own logger.
+// globalLog matches functions that write to the process's own logger.
 var globalLog = regexp.MustCompile(`^(log/slog\.((Debug|Info|Warn|Error)(Context)?|Log|LogAttrs|Default|SetDefault)|log\.(Print|Fatal|Panic)(f|ln)?)$`)
 
 func TestArch_NoGlobalLogger(t *testing.T) {
@@ -648,7 +649,7 @@ func TestArch_NoInit(t *testing.T) {
 	}
 }
 
-// Everything users of the SDK can name is documented where it is declared.
+// Everything that users of the SDK can name has a doc comment.
 func TestArch_PublicDocs(t *testing.T) {
 	for _, s := range sources(t) {
 		if p := s.pkg.path(); s.test || p != "." && p != "sandbox" && p != "account" && p != "gateway" && p != "agent" && p != "agent/chat" {

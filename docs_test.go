@@ -59,7 +59,7 @@ func TestDocs_Errors(t *testing.T) {
 	}
 }
 
-// The configuration shown in docs/operations.md is one.
+// The configuration shown in docs/operations.md is valid.
 func TestDocs_Configuration(t *testing.T) {
 	_, rest, ok := strings.Cut(read(t, "docs/operations.md"), "```yaml\n")
 	example, _, closed := strings.Cut(rest, "```")
@@ -75,7 +75,7 @@ func TestDocs_Configuration(t *testing.T) {
 	}
 }
 
-// The template shown in docs/templates.md is one.
+// The template shown in docs/templates.md is valid.
 func TestDocs_Template(t *testing.T) {
 	_, rest, ok := strings.Cut(read(t, "docs/templates.md"), "```yaml\n")
 	example, _, closed := strings.Cut(rest, "```")

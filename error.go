@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Code says what kind of failure an Error is. Codes are part of the API: they
-// travel in HTTP bodies and clients rebuild the same error from them.
+// Code is the kind of failure of an Error. Codes are part of the API: HTTP bodies contain
+// them, and clients rebuild the same error from them.
 type Code string
 
 // The codes. internal/api maps each to one HTTP status, cmd/cay to one exit code.
@@ -32,12 +32,12 @@ const (
 	Internal          Code = "internal"             // our fault; details are in the daemon's log only
 )
 
-// Error is a failure with a code and a sentence for the user. It is the same
-// value in process and over the wire, so errors.Is gives the same answer on both.
+// Error is a failure with a code and a sentence for the user. An Error has the same value
+// in process and over the wire, so errors.Is gives the same result in both cases.
 type Error struct {
 	Code    Code
 	Message string
-	// Hint says what to do about it. May be empty.
+	// Hint suggests a remedy. May be empty.
 	Hint string
 	// RetryAfter is how long to wait before trying again. Zero if unknown.
 	RetryAfter time.Duration
@@ -52,7 +52,7 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: err.Error(), cause: errors.Unwrap(err)}
 }
 
-// WithHint returns a copy of e that also says what to do.
+// WithHint returns a copy of e with a hint.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	c := *e
 	c.Hint = fmt.Sprintf(format, args...)

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Codes that say what errors of files say are these, wherever in a chain; no others are.
+// Exactly these codes correspond to errors of package fs, anywhere in a chain.
 func TestError_Is(t *testing.T) {
 	t.Parallel()
 	files := map[cay.Code]error{cay.FileNotFound: fs.ErrNotExist, cay.AlreadyExists: fs.ErrExist, cay.PermissionDenied: fs.ErrPermission}

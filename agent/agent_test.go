@@ -275,8 +275,8 @@ func TestAgent_Ends(t *testing.T) {
 	}
 }
 
-// Prepare changes one call, Call takes the place of Config, and callbacks see what
-// happens.
+// Prepare changes one call, fields of Call override Config, and callbacks get the
+// results.
 func TestAgent_Prepare(t *testing.T) {
 	t.Parallel()
 	var seen []string // of the first execution and of its replay
@@ -508,8 +508,8 @@ func TestAgent_Output(t *testing.T) {
 	}
 }
 
-// Calls that fail in passing are made again, and what was begun is taken back by the
-// rule of the stream; others fail the run at once.
+// Calls that fail temporarily are retried, and their text is voided by the rule of
+// the stream; other failures fail the run at once.
 func TestAgent_ModelErrors(t *testing.T) {
 	t.Parallel()
 	soon := func(err error) error { return workflow.Retryable(err, time.Millisecond) }

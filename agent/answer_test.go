@@ -173,7 +173,7 @@ func TestBuilder_Refuses(t *testing.T) {
 	}
 }
 
-// Whatever a server sends is an error or an answer that can be kept.
+// Every input from a server gives an error, or an answer that can be stored.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(parts))
 	f.Add([]byte("data: {\"type\":\"tool-call\",\"toolCallId\":\"a\",\"toolName\":\"t\",\"input\":\"{\"}\n\ndata: {\"type\":\"finish\"}\n\n"))

@@ -16,8 +16,8 @@ import (
 
 var approvers = []byte(strings.Repeat("k", 32))
 
-// treasurer pays what was approved by a signature, twice for each prompt: its model
-// calls the tool by the same id each time.
+// treasurer pays when a signed approval allows it, twice for each prompt: its model calls
+// the tool with the same id each time.
 func treasurer(paid *atomic.Int64, approvals agent.Approvals) *workflow.Definition[string, []string] {
 	a := agent.New(agent.Config{Name: "treasurer", Model: "m", Tools: []agent.Tool{pay(paid)}, Approvals: approvals})
 	return workflow.Define("treasurer", func(ctx workflow.Context, prompt string) ([]string, error) {

@@ -110,7 +110,8 @@ func TestApproval_Hook(t *testing.T) {
 
 const secretEnv = "CAY_TEST_APPROVALS"
 
-// clerk asks by messages, and has been asked for a payment.
+// clerk returns an agent's Result that waits for the approval of a payment by
+// message.
 func clerk(t *testing.T, paid *atomic.Int64, patience time.Duration) (*agent.Agent, []agent.Message) {
 	t.Helper()
 	a := agent.New(agent.Config{
@@ -138,7 +139,8 @@ func clerk(t *testing.T, paid *atomic.Int64, patience time.Duration) (*agent.Age
 	return a, throughJSON(t, r.Messages)
 }
 
-// throughJSON is messages as a client brings them back.
+// throughJSON returns messages after a round trip through JSON, as a client sends
+// them back.
 func throughJSON(t *testing.T, messages []agent.Message) (back []agent.Message) {
 	t.Helper()
 	b, err := json.Marshal(messages)
@@ -187,7 +189,7 @@ func TestApproval_Message(t *testing.T) {
 			if got := lines(stream[:3]); got != "{\"type\":\"start\"}\n"+c.chunk+"\n{\"type\":\"start-step\"}\n" {
 				t.Errorf("the stream begins with\n%s", got)
 			}
-			// The whole conversation again does nothing again.
+			// Sending the whole conversation again pays nothing again.
 			if _, _, err := answered(t, script(says("Well.")), a, agent.Call{Messages: throughJSON(t, r.Messages)}); err != nil || paid.Load() != c.paid {
 				t.Errorf("when it is asked with the result: %v, paid %d times", err, paid.Load())
 			}

@@ -17,8 +17,8 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// world is where an agent runs that is cut off now and then: at points, which are
-// pieces of answers, executions of tools, writes to streams and commits to the log.
+// world is an environment in which an agent is cut off at random points: pieces of
+// answers, executions of tools, writes to streams and commits to the log.
 type world struct {
 	workflow.Backend
 	random *rand.Rand // the script's
@@ -72,8 +72,8 @@ func (w *world) Attach(ctx context.Context, info workflow.WorkerInfo, r workflow
 	return &mortal{Session: session, world: w, closed: make(chan struct{})}, nil
 }
 
-// mortal is a session whose worker dies when it commits something, or when that is
-// committed and it does not know. From then on it does nothing.
+// mortal is a session whose worker dies at a commit, either before the commit or
+// before it learns of it. From then on the session does nothing.
 type mortal struct {
 	workflow.Session
 	world  *world
@@ -84,7 +84,7 @@ type mortal struct {
 	dead bool
 }
 
-// commit has something committed, unless the worker is dead or dies.
+// commit executes a commit, unless the worker is dead or dies.
 func (m *mortal) commit(send func(done func(error)), done func(error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -375,7 +375,7 @@ func TestAgent_Crashes(t *testing.T) {
 			if a, b := view(t, want, wantStream), view(t, got, gotStream); a != b {
 				t.Errorf("readers have\n%s\nwant\n%s", b, a)
 			}
-			// A crash cuts off what is under way: one answer, or the calls of one.
+			// A crash cuts off one answer, or the calls of one answer.
 			for what, n := range rough.done {
 				if strings.HasPrefix(what, "answered") && n > 1+crashes {
 					t.Errorf("%s: %d times, with %d crashes", what, n, crashes)

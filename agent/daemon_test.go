@@ -1,4 +1,4 @@
-// The daemon links gVisor, which does not build when it is instrumented.
+// The daemon links gVisor, which does not build with the race detector.
 
 //go:build !fuzz
 

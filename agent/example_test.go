@@ -13,7 +13,7 @@ import (
 )
 
 // start opens a database and executes workflows, until stop is called. Programs leave
-// WithModels out: their models are called by the gateway.
+// WithModels out, and call models through the gateway.
 func start(models agent.Models, definitions ...workflow.Workflow) (client *workflow.Client, stop func()) {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "agent")

@@ -20,8 +20,8 @@ func SignAt(t *testing.T, env, agent string, c ToolCall, at time.Time) string {
 	return s
 }
 
-// TellProgress has an agent say a text n times in one answer, with a long time between,
-// and returns how many chunks are written, and how many bytes they have.
+// TellProgress lets an agent write a text n times in one answer, with long pauses, and
+// returns the number of chunks and of their bytes.
 func TellProgress(t *testing.T, n int, text string) (chunks, size int) {
 	t.Helper()
 	b := newBuilder(answer{}, nil, nil)

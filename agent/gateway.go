@@ -44,7 +44,8 @@ type Gateway struct {
 	User string
 	Tags []string
 	// HTTPClient sends the requests. Nil means http.DefaultTransport without a timeout:
-	// answers may take long. Redirects are not followed, whatever its policy.
+	// answers may take long. Redirects are not followed, regardless of the client's
+	// policy.
 	HTTPClient *http.Client
 
 	once     sync.Once

@@ -269,7 +269,8 @@ func TestGateway_Answers(t *testing.T) {
 	}
 }
 
-// A call ends with its context, and with the error of who takes its pieces.
+// A call ends with its context, and with the error of the function that takes its
+// pieces.
 func TestGateway_Stops(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

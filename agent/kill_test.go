@@ -139,7 +139,8 @@ var answers = [][]string{
 }
 
 // The process is killed with SIGKILL in the middle of each operation. Completed
-// operations are not repeated: one charge for each answer, one booking for each call.
+// operations are not repeated, so each answer is charged once, and each call books
+// once.
 func TestAgent_Killed(t *testing.T) {
 	t.Parallel()
 	for _, place := range []string{"turn 0", "book room", "book table", "turn 1", "book taxi", "turn 2"} {

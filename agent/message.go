@@ -59,7 +59,7 @@ type Part struct {
 	ToolName string          // ToolCallPart, ToolResultPart
 	Input    json.RawMessage // ToolCallPart: any JSON value
 	Output   *Output         // ToolResultPart
-	// ByProvider says that the provider runs the tool itself, or has run it:
+	// ByProvider says that the provider itself runs the tool, or has run it:
 	// ToolCallPart.
 	ByProvider bool
 

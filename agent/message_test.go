@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// prompts are messages in the words of specification 4, which are also how they are
-// written.
+// prompts are messages in the form of specification 4, which is also the form in
+// which they are written.
 var prompts = []string{
 	`{"role":"system","content":"Be brief.","providerOptions":{"anthropic":{"cacheControl":{"type":"ephemeral"}}}}`,
 	`{"role":"user","content":[{"type":"text","text":"What is this?"},{"type":"file","mediaType":"image/png","filename":"a.png","data":{"type":"data","data":"iVBORw0K"}}]}`,

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// told is a stream that attempts to answer write to.
+// told is a stream that the attempts to answer write to.
 type told []Chunk
 
 func (l *told) attempt(n int, chunks []Chunk) error {
@@ -153,8 +153,8 @@ func TestRetelling_OfOthers(t *testing.T) {
 	}
 }
 
-// Wherever attempts are cut off, and whatever they say, readers have what the last one
-// said; and they had to forget nothing if all said the same.
+// Wherever attempts are cut off, and whatever their texts, readers have the text of
+// the last one; and they drop nothing if all attempts have the same text.
 func TestRetelling_Property(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3000) {

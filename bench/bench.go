@@ -28,7 +28,7 @@ const Cay = "cay"
 type Suite struct {
 	Name   string
 	Probes []Probe
-	// Close takes down what the probes use.
+	// Close frees the resources of the probes.
 	Close func() error
 }
 
@@ -41,7 +41,7 @@ func (s *Suite) Has(name string) bool {
 
 // Row is one line of results.
 type Row struct {
-	// Name is in snake case. "a.b" is a part of what row "a" measures.
+	// Name is in snake case. "a.b" is a part of the row "a".
 	Name string
 	// Unit of the values: "ms", "s", "MB" (a million bytes), or a rate such as
 	// "MB/s" and "requests/s".
@@ -66,21 +66,24 @@ type Subject struct {
 	Name string // Cay or an opponent
 	// Skip says why the subject is not measured. Empty means that it is.
 	Skip string
-	// Open prepares what all samples share. n is how many are going to be taken.
+	// Open prepares the common state of all samples. n is the number of samples
+	// to come.
 	Open func(ctx context.Context, n int) (*Session, error)
 }
 
 // Session is a subject ready to be measured.
 type Session struct {
 	// Sample does the work once and returns a value for each of the probe's
-	// rows. Rows that the subject cannot tell apart may be left out at the end.
+	// rows. Rows that the subject cannot measure separately may be left out at
+	// the end.
 	Sample func(ctx context.Context) ([]float64, error)
 	// Close undoes Open. It may be nil. ctx ends a minute after the last sample.
 	Close func(ctx context.Context) error
 }
 
-// notMeasured is why a subject turns out not to be measured when it is opened:
-// Skip for what cannot be known before. Cay may be left out so, too.
+// notMeasured is the reason why a subject cannot be measured, found when it is
+// opened: Skip is for reasons that are known before. Cay may be left out in this
+// way, too.
 type notMeasured string
 
 func (n notMeasured) Error() string { return string(n) }
@@ -140,8 +143,8 @@ func Run(ctx context.Context, s *Suite, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// check refuses names of rows that are not there, so that a typing error does
-// not pass for a fast run.
+// check refuses names of unknown rows, so that a typing error does not pass for
+// a fast run.
 func (s *Suite) check(o Options) error {
 	var known []string
 	for _, p := range s.Probes {
@@ -165,7 +168,7 @@ func (o Options) selects(r Row) bool {
 // within reports whether a row is the named one or a part of it.
 func within(row, name string) bool { return row == name || strings.HasPrefix(row, name+".") }
 
-// take returns the values of each row, or why an opponent has none.
+// take returns the values of each row, or the reason why an opponent has none.
 func (p Probe) take(ctx context.Context, s Subject, o Options) (values [][]float64, skip string, err error) {
 	values = make([][]float64, len(p.Rows))
 	if s.Skip != "" {

@@ -109,7 +109,7 @@ type Daemon struct {
 func StartDaemon(ctx context.Context, argv []string, stderr io.Writer) (_ *Daemon, err error) {
 	d := &Daemon{cmd: exec.Command(argv[0], argv[1:]...)}
 	d.cmd.Stderr = stderr
-	// Ctrl-C is for us, who then end it in order.
+	// Ctrl-C goes to this process only, which then ends the daemon in order.
 	d.cmd.SysProcAttr = newSession()
 	if d.stdin, err = d.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("start daemon: %w", err)
@@ -163,7 +163,7 @@ func (d *Daemon) phases(ctx context.Context) (map[string]float64, error) {
 	return sums, nil
 }
 
-// metrics returns what the daemon tells Prometheus.
+// metrics returns the daemon's Prometheus metrics.
 func (d *Daemon) metrics(ctx context.Context) (map[string]*dto.MetricFamily, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.at.URL+"/metrics", nil)
 	if err != nil {

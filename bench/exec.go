@@ -31,7 +31,7 @@ func execRows(name string, budget float64) []Row {
 	return []Row{{name, "ms", budget}, {name + ".inside", "ms", 0}, {name + ".added", "ms", 2.5}, {name + ".to_inside", "x", 0}}
 }
 
-// spawn measures a program from start to exit, after what prepare has done to the box.
+// spawn measures a program from start to exit, after prepare has prepared the box.
 func spawn(program string, prepare func(ctx context.Context, b box) error) opener {
 	return func(ctx context.Context, r runner, _ int) (*Session, error) {
 		b, err := r.create(ctx)

@@ -26,8 +26,8 @@ type fleet struct {
 	verify func(ctx context.Context, b *sandboxBox) error
 }
 
-// room refuses what needs more than half of the memory that is available, source
-// included.
+// room refuses a fleet that needs more than half of the available memory, including
+// the source.
 func (f *fleet) room() error {
 	available, err := memAvailable()
 	if err != nil {
@@ -49,7 +49,7 @@ type fleetTimes struct {
 	pss               float64 // with page cache
 }
 
-// launch starts a fleet, weighs it, and removes it.
+// launch starts a fleet, measures its memory, and removes it.
 func (f *fleet) launch(ctx context.Context) (t fleetTimes, err error) {
 	before, err := memAvailable()
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *fleet) launch(ctx context.Context) (t fleetTimes, err error) {
 	return t, err
 }
 
-// each does something in all boxes at once, which are sandboxes.
+// each calls do for all boxes at once; all must be sandboxes.
 func each(ctx context.Context, boxes []box, do func(ctx context.Context, b *sandboxBox) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, b := range boxes {
@@ -219,7 +219,7 @@ func (st *stateBench) restores(row string, n int) Probe {
 	}
 }
 
-// seconds is a sample with all that a fleet took.
+// seconds returns a sample with all measurements of a fleet.
 func (f *fleet) seconds(ctx context.Context) ([]float64, error) {
 	t, err := f.launch(ctx)
 	return []float64{t.started.Seconds(), t.verified.Seconds(), t.memory, t.available, t.pss}, err

@@ -11,21 +11,21 @@ import (
 
 // GatewayOptions are the options of the suite of the AI gateway.
 type GatewayOptions struct {
-	// Program is argv of a program that calls ServeField with the arguments that are
-	// added.
+	// Program is the argv of a program that calls ServeField with the added
+	// arguments.
 	Program []string
-	// Serve is argv of "cay serve".
+	// Serve is the argv of "cay serve".
 	Serve []string
 	// Portkey is the directory of @portkey-ai/gateway.
 	Portkey string
-	// Opponents says whether to measure them. The plain reverse proxy is measured
-	// in any case: ratios are to it.
+	// Opponents says whether to measure the opponents. The plain reverse proxy is
+	// measured in any case, because ratios refer to it.
 	Opponents bool
 	WorkDir   string // of the daemon's data: on the disk that is to be measured
 	Stderr    io.Writer
 	// Seconds is how long a sample lasts; 0: 3.
 	Seconds float64
-	// Divide makes all numbers of clients that much smaller, for tests. 0: 1.
+	// Divide divides all numbers of clients, for tests. 0 means 1.
 	Divide int
 }
 
@@ -59,7 +59,7 @@ func NewGatewaySuite(o GatewayOptions) *Suite {
 	}
 }
 
-// plainProxy is who ratios are to.
+// plainProxy is the subject that ratios refer to.
 const plainProxy = "reverse proxy"
 
 // crossed is the model whose provider speaks another format.
@@ -130,14 +130,14 @@ func (s *stage) close() error {
 	return err
 }
 
-// scaled is a request for the machine's, or a test's, size.
+// scaled returns a request scaled to the machine's, or a test's, size.
 func (s *stage) scaled(r fieldRequest) fieldRequest {
 	r.C = max(r.C/s.o.Divide, 1)
 	r.Seconds = s.o.Seconds
 	return r
 }
 
-// of is a request to a peer.
+// of returns a request to a peer.
 func (s *stage) of(p *gatewayPeer, r fieldRequest) (fieldRequest, *gatewayPeer, error) {
 	if r.Model != crossed {
 		return r, p, nil
@@ -215,7 +215,7 @@ func (g *gatewayBench) calls(row string, r fieldRequest, budget, rate float64) P
 	}
 }
 
-// added is how much longer calls take, or their first token does, than without a
+// added measures how much longer calls take, or their first token, than without a
 // gateway: the difference of medians in the same round.
 func (g *gatewayBench) added(row string, r fieldRequest, first bool, budget float64) Probe {
 	return Probe{
@@ -243,8 +243,8 @@ func (g *gatewayBench) added(row string, r fieldRequest, first bool, budget floa
 	}
 }
 
-// held is how large a gateway is while n streams are open that say nothing, and
-// how much of its core it needs for them, in milliseconds a second.
+// held measures a gateway's memory while n silent streams are open, and the core
+// time that the gateway needs for them, in milliseconds a second.
 func (g *gatewayBench) held(row string, n int, budget float64) Probe {
 	return Probe{
 		Rows: []Row{{row, "MB", budget}, {row + ".grown", "MB", 0}, {row + ".cpu_a_second", "ms", 0}}, N: 3,

@@ -77,7 +77,7 @@ func (g *gatewayBench) startCay(ctx context.Context, f *fieldPeer) (_ *gatewayPe
 	if err != nil {
 		return nil, fmt.Errorf("read the admin's token: %w", err)
 	}
-	// None of its bounds is reached.
+	// None of these limits is reached.
 	c := gateway.Client{URL: "http://" + address(apiPort), Token: strings.TrimSpace(string(token))}
 	key, err := c.CreateKey(ctx, gateway.CreateKeyParams{
 		Name: "bench", Budget: &gateway.BudgetParams{Limit: 1_000_000 * gateway.Dollar, Period: gateway.Monthly},

@@ -23,7 +23,7 @@ import (
 // and the clients. Both speak HTTP by hand, because Go's own client and server would
 // use more of their core than the gateway of its own.
 
-// fieldRequest asks the field to do something.
+// fieldRequest is a request to the field.
 type fieldRequest struct {
 	// Do is one of: "call", C clients that call and call for Seconds; "hold", open C
 	// streams that begin and then say nothing; "release", end those.
@@ -31,7 +31,7 @@ type fieldRequest struct {
 	URL  string            `json:"url"`  // of the gateway; empty: of the provider itself
 	Path string            `json:"path"` // /v1/chat/completions
 	Head map[string]string `json:"head,omitempty"`
-	// Model is the name to ask for, Prompt how long it is, in bytes.
+	// Model is the name of the model, Prompt the prompt's length in bytes.
 	Model  string `json:"model"`
 	Prompt int    `json:"prompt,omitempty"`
 	Stream bool   `json:"stream,omitempty"`
@@ -55,7 +55,7 @@ type fieldAnswer struct {
 const fieldTokens = 20
 
 // ServeField is the process of the field, or with the arguments "proxy URL" the
-// plain reverse proxy that gateways are compared with. It ends when stdin does.
+// plain reverse proxy that gateways are compared with. It ends when stdin ends.
 func ServeField(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) == 2 && args[0] == "proxy" {
 		return serveProxy(ctx, args[1], stdin, stdout)
@@ -125,7 +125,7 @@ func serveProxy(ctx context.Context, to string, stdin io.Reader, stdout io.Write
 	return err
 }
 
-// field is the provider and what is held open.
+// field is the provider and the open streams.
 type field struct {
 	address string
 
@@ -149,7 +149,7 @@ var (
 	markHold   = []byte(`hold-this-open`)
 )
 
-// converse answers one request after the other.
+// converse answers requests one after the other.
 func (f *field) converse(c net.Conn) {
 	defer c.Close()
 	r := bufio.NewReaderSize(c, 32<<10)
@@ -203,7 +203,8 @@ func chunk(text string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(tex
 
 const streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Request-Id: req_field\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-// newChatEvents are 24: the role, twenty tokens, an empty delta, the end, the usage.
+// newChatEvents returns 24 events: the role, twenty tokens, an empty delta, the end,
+// the usage.
 func newChatEvents() [][]byte {
 	event := func(inside string) []byte {
 		return chunk(`data: {"id":"chatcmpl-field","object":"chat.completion.chunk","created":1795521600,"model":"field",` + inside + "}\n\n")
@@ -237,9 +238,9 @@ func newMessagesEvents() [][]byte {
 
 var markPace = []byte(`pace=`)
 
-// pace writes a stream, up to its first token at once and then an event each time
-// that the prompt's "pace=" says, in milliseconds. A stream that is to be held says
-// no more than that.
+// pace writes a stream: everything up to the first token at once, and then an event
+// each "pace=" milliseconds, a number in the prompt. A held stream stops after the
+// first token.
 func pace(c net.Conn, r *bufio.Reader, events [][]byte, body []byte) error {
 	first := 2 // events up to the first token
 	if len(events) > 24 {
@@ -329,8 +330,8 @@ func (r *fieldRequest) bytes(at string) []byte {
 // seen is one call.
 type seenCall struct{ whole, first time.Duration }
 
-// call runs C clients for a time, each on its connection, beginning one after the
-// other. A call that began in time is waited for.
+// call runs C clients for a time, each on its own connection, starting one after the
+// other. It waits for calls that began in time.
 func call(r *fieldRequest, at string, request []byte) (fieldAnswer, error) {
 	begun := time.Now()
 	end := begun.Add(time.Duration(r.Seconds * float64(time.Second)))
@@ -371,8 +372,8 @@ func middle(all []seenCall, of func(seenCall) time.Duration) float64 {
 	return float64(values[len(values)/2]) / float64(time.Millisecond)
 }
 
-// oneClient calls until end. A connection that a gateway closes between two calls,
-// as it may, is followed by another one.
+// oneClient makes calls until end. When a gateway closes a connection between two
+// calls, as it may, oneClient opens another one.
 func oneClient(at string, request []byte, stream bool, end time.Time) (all []seenCall, err error) {
 	body := make([]byte, 64<<10)
 	for {

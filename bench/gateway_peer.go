@@ -25,8 +25,8 @@ type gatewayPeer struct {
 	name string
 	url  string            // its origin
 	head map[string]string // what its clients send
-	// model and cross are the names of a model that the provider answers for in
-	// OpenAI's format, and of one in Anthropic's.
+	// model and cross are the names of a model that the provider serves in
+	// OpenAI's format, and of a model in Anthropic's format.
 	model, cross string
 
 	cmd   *exec.Cmd
@@ -44,7 +44,7 @@ func pinned(core string, argv ...string) *exec.Cmd {
 	return exec.Command("taskset", append([]string{"-c", core}, argv...)...)
 }
 
-// unpinnable says what keeps processes from being pinned; empty: nothing.
+// unpinnable says why processes cannot be pinned; empty if they can.
 func unpinnable(cores int) string {
 	if _, err := exec.LookPath("taskset"); err != nil {
 		return "needs taskset (Debian package util-linux)"
@@ -107,7 +107,7 @@ func (p *gatewayPeer) spoken(stderr io.Writer) (io.Closer, *json.Decoder, error)
 	return in, json.NewDecoder(out), nil
 }
 
-// end waits for the process, and makes it end if it does not.
+// end waits for the process, and kills it if it does not end.
 func (p *gatewayPeer) end() error {
 	kill := time.AfterFunc(stopTimeout, func() { p.cmd.Process.Kill() })
 	defer kill.Stop()
@@ -136,7 +136,7 @@ func (g *gatewayBench) startProxy(_ context.Context, f *fieldPeer) (*gatewayPeer
 	return p, nil
 }
 
-// missingPortkey says what keeps Portkey from being run; empty: nothing.
+// missingPortkey says why Portkey cannot be run; empty if it can.
 func missingPortkey(dir string) string {
 	if _, err := exec.LookPath("node"); err != nil {
 		return "needs node"
@@ -187,7 +187,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// answers waits until a server does.
+// answers waits until a server answers.
 func answers(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -240,7 +240,8 @@ func (g *gatewayBench) startField() (*fieldPeer, error) {
 	return f, nil
 }
 
-// do has the clients do something with a gateway; nil: with the provider itself.
+// do lets the clients carry out a request with a gateway; nil: with the provider
+// itself.
 func (f *fieldPeer) do(ctx context.Context, p *gatewayPeer, r fieldRequest) (fieldAnswer, error) {
 	defer context.AfterFunc(ctx, func() { f.cmd.Process.Kill() })()
 	who := "nobody"

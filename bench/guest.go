@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Programs that run in sandboxes whose state is saved, each with the data that
-// make it large.
+// Programs that run in sandboxes whose state is saved, each with data that make
+// the state large.
 var (
 	//go:embed workload/disk.py
 	diskProgram string
@@ -29,7 +29,7 @@ func (b *sandboxBox) fill(ctx context.Context, mib int) (sum string, err error) 
 	return b.run(ctx, "python3", "-c", diskProgram, "write", diskFile, strconv.Itoa(mib))
 }
 
-// verify reads all that fill has written.
+// verify reads all data that fill has written.
 func (b *sandboxBox) verify(ctx context.Context, sum string) error {
 	got, err := b.run(ctx, "python3", "-c", diskProgram, "read", diskFile)
 	if err == nil && got != sum {
@@ -68,7 +68,7 @@ func (p *partner) prompt(ctx context.Context, id string) error {
 	return p.c.WriteStdin(ctx, id, p.command, strings.NewReader("\n"), false)
 }
 
-// listen opens a stream of answers, from the next on.
+// listen opens a stream of answers, starting with the next.
 func (p *partner) listen(ctx context.Context, id string) (sandbox.Output, error) {
 	return p.c.Output(ctx, id, p.command, sandbox.OutputParams{Cursor: p.cursor, Follow: true})
 }
@@ -83,7 +83,7 @@ func (p *partner) answer(ctx context.Context, id string) (string, error) {
 	return p.read(out)
 }
 
-// read is answer for a stream that is open.
+// read is answer for an open stream.
 func (p *partner) read(out sandbox.Output) (string, error) {
 	var line, stderr []byte
 	for !bytes.HasSuffix(line, []byte("\n")) {
@@ -104,7 +104,7 @@ func (p *partner) read(out sandbox.Output) (string, error) {
 }
 
 // holder is a program that holds random bytes in memory, in a sandbox and in all
-// that are made of it while it runs.
+// copies made of the sandbox while it runs.
 type holder struct {
 	partner
 	sum string // of the bytes, with a line's end
@@ -121,7 +121,7 @@ func (b *sandboxBox) hold(ctx context.Context, mib int) (*holder, error) {
 	return h, err
 }
 
-// check has the program in the named sandbox go through all of its bytes.
+// check lets the program in the named sandbox read all of its bytes.
 func (h *holder) check(ctx context.Context, id string) error {
 	got, err := h.ask(ctx, id)
 	if err == nil && got != h.sum {

@@ -22,8 +22,8 @@ type memory struct {
 	file float64 // the part that files on disk back: page cache
 }
 
-// idle makes n boxes that do nothing and weighs them. Each is one sample: its
-// processes with all below them, and an equal share of what the daemon grew by.
+// idle makes n idle boxes and measures their memory. Each box is one sample: its
+// processes with all descendants, and an equal share of the daemon's growth.
 func idle(d *Daemon) opener {
 	return func(ctx context.Context, r runner, n int) (_ *Session, err error) {
 		_, ours := r.(*daemonRunner)
@@ -132,8 +132,9 @@ func weigh(ctx context.Context, boxes []box) ([]memory, error) {
 	return all, nil
 }
 
-// shareMemory reports whether two processes have one address space, as those have
-// in which gVisor runs a guest's program. The kernel tells all of it for both.
+// shareMemory reports whether two processes have one address space, as the
+// processes in which gVisor runs a guest's program do. The kernel reports the
+// whole memory for both.
 func shareMemory(a, b int) (bool, error) {
 	const addressSpaces = 1 // KCMP_VM
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), addressSpaces, 0, 0, 0)
@@ -207,10 +208,10 @@ func pssOf(pid int) (memory, error) {
 	return m, nil
 }
 
-// memAvailable returns how many bytes of the machine's memory programs can have.
-// To what the kernel tells it adds the free pages that each processor keeps for
-// itself: after much was freed those are hundreds of megabytes, which trickle
-// back over a minute.
+// memAvailable returns how many bytes of the machine's memory are available to
+// programs. To the kernel's number it adds the free pages that each processor
+// keeps for itself: after much memory was freed they amount to hundreds of
+// megabytes, which return over a minute.
 func memAvailable() (float64, error) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {

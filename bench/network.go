@@ -115,10 +115,10 @@ type networkBench struct{ o NetworkOptions }
 // visitor is where a client of the World's servers runs.
 type visitor struct {
 	box box
-	// plain is a sandbox that is allowed everything, to compare with. Nil if
+	// plain is a sandbox with unrestricted network, to compare with. Nil if
 	// there is nothing to compare.
 	plain box
-	// at returns by what host and port a server is reached.
+	// at returns the host and port at which a server is reached.
 	at    func(port int) (host, realPort string)
 	close func(ctx context.Context) error
 }
@@ -139,7 +139,8 @@ func subject(name, skip string, open func(ctx context.Context) (*visitor, error)
 // host is the name that sandboxes use for all servers.
 const host = "www." + worldDomain
 
-// inSandbox opens a sandbox with a policy, and one that is allowed everything.
+// inSandbox opens a sandbox with a policy, and a sandbox with unrestricted
+// network.
 func (n *networkBench) inSandbox(policy sandbox.Network) func(context.Context) (*visitor, error) {
 	return func(ctx context.Context) (*visitor, error) {
 		var boxes []box
@@ -156,7 +157,7 @@ func (n *networkBench) inSandbox(policy sandbox.Network) func(context.Context) (
 	}
 }
 
-// visitorIn is for the programs in a sandbox.
+// visitorIn returns a visitor for the programs in a sandbox.
 func visitorIn(b box) *visitor {
 	return &visitor{box: b, at: func(port int) (string, string) { return host, strconv.Itoa(port) }}
 }
@@ -165,7 +166,7 @@ func (n *networkBench) create(ctx context.Context, p sandbox.CreateParams) (*san
 	return newSandbox(ctx, n.o.Daemon.Client, p)
 }
 
-// onHost is for the same programs as plain processes.
+// onHost returns visitors that run the same programs as plain processes.
 func (n *networkBench) onHost(native contender) func(context.Context) (*visitor, error) {
 	return func(ctx context.Context) (*visitor, error) {
 		b, err := native.runner.create(ctx)
@@ -223,11 +224,11 @@ func (n *networkBench) curl(ctx context.Context, v *visitor) ([]float64, error) 
 	return []float64{size / 1e6 / seconds}, nil
 }
 
-// connects is how many connections in a row a sample of latency is made of.
+// connects is how many consecutive connections make one sample of latency.
 const connects = 20
 
-// connect measures new connections, and how much longer they take than where
-// everything is allowed.
+// connect measures new connections, and how much longer they take than without
+// restrictions.
 func (n *networkBench) connect(ctx context.Context, v *visitor) ([]float64, error) {
 	took, err := v.program(ctx, v.box, "connect", host, httpsPort, connects)
 	if err != nil || v.plain == nil {
@@ -259,14 +260,15 @@ func (n *networkBench) race(ctx context.Context, visitors []*visitor, count int)
 		})
 	}
 	took, err := race.wait(ctx)
-	// A program that failed knows better why than the race that it left.
+	// The error of a failed program explains more than the error of the race
+	// that the program left.
 	if err := programs.Wait(); err != nil {
 		return nil, err
 	}
 	return []float64{took.Seconds()}, err
 }
 
-// explain returns what the flow log says about connections that failed.
+// explain returns the flow log's reasons for connections that failed.
 func (b *sandboxBox) explain(ctx context.Context) error {
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
@@ -315,7 +317,7 @@ func (r policyRunner) create(ctx context.Context) (box, error) {
 	return b, nil
 }
 
-// previewed is a sandbox that serves.
+// previewed is a sandbox with a server.
 type previewed struct {
 	box  *sandboxBox
 	url  *url.URL // of the preview
@@ -377,8 +379,8 @@ const (
 	previewConns = 32
 )
 
-// previewLatency measures requests one after the other, and how much longer they
-// take than from within the sandbox.
+// previewLatency measures consecutive requests, and how much longer they take
+// than from within the sandbox.
 func (n *networkBench) previewLatency(ctx context.Context, p *previewed) ([]float64, error) {
 	_, took, err := p.load(ctx, 1)
 	if err != nil {
@@ -393,7 +395,7 @@ func (n *networkBench) previewRate(ctx context.Context, p *previewed) ([]float64
 	return []float64{rate}, err
 }
 
-// insideRate measures what the guest's own server takes from the guest's own
+// insideRate measures the rate of the guest's own server with the guest's own
 // client.
 func insideRate(ctx context.Context, p *previewed) ([]float64, error) {
 	rate, _, err := p.loadInside(ctx, previewConns)
@@ -412,8 +414,8 @@ func (p *previewed) loadInside(ctx context.Context, conns int) (rate, median flo
 	return rate, median, nil
 }
 
-// load sends requests over so many connections, and returns how many were
-// answered in a second and the median of the milliseconds one took.
+// load sends requests over conns connections, and returns the requests answered
+// in a second and the median duration in milliseconds.
 func (p *previewed) load(ctx context.Context, conns int) (rate, median float64, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	took := make([][]float64, conns)

@@ -18,8 +18,8 @@ import (
 )
 
 // oci is a container runtime with the command line of runc. Its containers
-// share one writable root directory, so they are spared what cay does for the
-// root file system of each sandbox; no network is set up for them either.
+// share one writable root directory, so they do not set up a root file system
+// each, as cay does for each sandbox; they have no network either.
 type oci struct {
 	name, path string
 	flags      []string // of every command
@@ -89,8 +89,8 @@ func (o *oci) create(ctx context.Context) (box, error) {
 		return nil, err
 	}
 	id := "bench-" + strings.ToLower(rand.Text()[:12])
-	// The container keeps the standard streams, so they must not be pipes that
-	// we wait for the end of.
+	// The container keeps the standard streams, so they must not be pipes whose
+	// end we wait for.
 	log, err := os.CreateTemp(o.bundle(), "log-*")
 	if err != nil {
 		return nil, fmt.Errorf("make log: %w", err)

@@ -61,7 +61,7 @@ type rootfs struct {
 	ready bool // guarded by mu
 }
 
-// missing says what keeps the image from being unpacked here; empty: nothing.
+// missing says why the image cannot be unpacked here; empty if it can.
 func (r *rootfs) missing() string {
 	if os.Geteuid() != 0 {
 		return "needs root"
@@ -119,8 +119,8 @@ func lastLine(text []byte) string {
 	return lines[len(lines)-1]
 }
 
-// native runs programs as plain processes in a chroot, without any isolation to
-// speak of: what the machine itself can do.
+// native runs programs as plain processes in a chroot, practically without
+// isolation, to measure the machine itself.
 type native struct{ root *rootfs }
 
 func (n *native) create(ctx context.Context) (box, error) {

@@ -61,8 +61,8 @@ func fromPool(size int, open opener) opener {
 	}
 }
 
-// poolPoll is how often a daemon is asked whether its pool is full, and poolCalm
-// how long it is left alone then.
+// poolPoll is the interval for checking whether a daemon's pool is full, and
+// poolCalm how long the daemon is then left alone.
 const (
 	poolPoll = 50 * time.Millisecond
 	poolCalm = 200 * time.Millisecond

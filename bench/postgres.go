@@ -47,8 +47,8 @@ func postgresBinaries() (string, error) {
 	return "", notMeasured("PostgreSQL: not installed (Debian package postgresql)")
 }
 
-// keepPostgres ends the server when the shell's input ends, which it does when we
-// are gone, too.
+// keepPostgres ends the server when the shell's input ends, also because this
+// process has died.
 const keepPostgres = `"$1/postgres" -D "$2" 2>&1 </dev/null & server=$!
 read -r _
 kill -INT $server
@@ -89,7 +89,7 @@ func startPostgres(ctx context.Context, dir string) (_ *postgresServer, err erro
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("make a PostgreSQL cluster: %w: %s", err, lastLine(out))
 	}
-	// As installed, but for where it listens.
+	// The default configuration, except for the address.
 	conf := fmt.Sprintf("listen_addresses = ''\nunix_socket_directories = '%s'\n", s.dir)
 	f, err := os.OpenFile(filepath.Join(data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
@@ -145,7 +145,7 @@ func startPostgres(ctx context.Context, dir string) (_ *postgresServer, err erro
 	return nil, errors.Join(fmt.Errorf("start PostgreSQL: %w", err), s.stop())
 }
 
-// postgresUser is who runs the server of a root user.
+// postgresUser returns the user that runs the server if this process is root.
 func postgresUser() (*syscall.Credential, error) {
 	u, err := user.Lookup("postgres") // the package's; it need not be there
 	if err != nil {

@@ -20,7 +20,7 @@ func newNative(images *image.Store, work string) contender {
 }
 
 // throughNginx is the subject of downloads by plain HTTP through nginx as a
-// forward proxy, which also reads every request, though for no policy.
+// forward proxy, which also reads every request, though it applies no policy.
 func (n *networkBench) throughNginx(native contender) Subject {
 	path, err := exec.LookPath("nginx")
 	s := Subject{Name: "nginx", Skip: native.skip}
@@ -77,7 +77,8 @@ http {
 }
 `
 
-// startNginx runs it on a socket that is made before: who connects waits for it.
+// startNginx runs nginx on a socket that exists already: early clients wait for
+// nginx.
 func startNginx(path, dir string) (*exec.Cmd, string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,7 +25,7 @@ type Result struct {
 	Median float64 `json:"median"`
 	P95    float64 `json:"p95"` // nearest rank
 	Max    float64 `json:"max"`
-	// Opponent is who was measured: "cay" itself, or for example "native".
+	// Opponent is the subject: "cay" itself, or for example "native".
 	Opponent string `json:"opponent"`
 	// Budget is the target for cay's median: a maximum, or for rates a minimum.
 	// 0 means none.
@@ -191,7 +191,8 @@ func thisMachine() (Machine, error) {
 	if mem.MemTotalBytes != nil {
 		m.MemoryMB = int64(*mem.MemTotalBytes >> 20)
 	}
-	// Not every architecture names its model; then its name has to do.
+	// Some architectures do not report the CPU's model; the architecture's name
+	// replaces it.
 	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
 		m.CPU = cpus[0].ModelName
 	}

@@ -43,7 +43,8 @@ type runner interface {
 type box interface {
 	// run runs a program to its end and returns its standard output.
 	run(ctx context.Context, argv ...string) (string, error)
-	// firstByte runs a program to its end and returns when its first output came.
+	// firstByte runs a program to its end and returns the time of its first
+	// output.
 	firstByte(ctx context.Context, argv ...string) (time.Duration, error)
 	// processes returns the ids of the box's host processes, descendants
 	// excluded.
@@ -58,8 +59,8 @@ type files interface {
 	read(ctx context.Context, path string) (int64, error)
 }
 
-// NewSandboxSuite returns the suite of what sandboxes are for: to start, to run
-// programs, to move files, to cost little while idle, and to end.
+// NewSandboxSuite returns the suite of the main operations on sandboxes: start,
+// run programs, transfer files, use little memory while idle, and end.
 func NewSandboxSuite(o SandboxOptions) *Suite {
 	if o.Burst == 0 {
 		o.Burst = 100
@@ -72,7 +73,7 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 		opponents, closeOpponents = newOpponents(o.Images, o.WorkDir)
 		all = append(all, opponents...)
 	}
-	// Nothing is created to run a program natively.
+	// Running a program natively creates nothing.
 	boxed, local := without(all, "native"), only(all, Cay, "native")
 
 	suite := &Suite{Name: "sandbox", Close: closeOpponents, Probes: []Probe{
@@ -146,7 +147,8 @@ func only(cs []contender, names ...string) (rest []contender) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// startAndRun measures from nothing to the output of a first program.
+// startAndRun measures the time from the creation to the output of a first
+// program.
 func startAndRun(_ context.Context, r runner, _ int) (*Session, error) {
 	return &Session{Sample: func(ctx context.Context) (_ []float64, err error) {
 		begun := time.Now()
@@ -170,7 +172,8 @@ func removeBox(ctx context.Context, b box, err *error) {
 	*err = errors.Join(*err, b.remove(ctx))
 }
 
-// createAndRemove measures both, and of the daemon's creations also the phases.
+// createAndRemove measures creation and removal, and the phases of the daemon's
+// creations.
 func createAndRemove(d *Daemon) opener {
 	return func(_ context.Context, r runner, _ int) (*Session, error) {
 		_, ours := r.(*daemonRunner)
@@ -300,7 +303,7 @@ func transfer(size int) opener {
 	}
 }
 
-// randomBytes returns bytes that nothing on their way can make smaller.
+// randomBytes returns incompressible bytes.
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{1}).Read(b) // never fails
@@ -365,8 +368,8 @@ type sandboxBox struct {
 	session string // its first: the name of the machine
 }
 
-// newSandbox creates a sandbox for as long as the slowest probe takes on the
-// slowest machine.
+// newSandbox creates a sandbox with a timeout that suffices for the slowest
+// probe on the slowest machine.
 func newSandbox(ctx context.Context, c *sandbox.Client, p sandbox.CreateParams) (*sandboxBox, error) {
 	p.Timeout = sandbox.Duration(time.Hour)
 	s, err := c.Create(ctx, p)

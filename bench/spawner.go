@@ -14,9 +14,9 @@ import (
 // terminal's signals do not reach it.
 func newSession() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
-// spawner starts processes in a mount namespace without the version 2 cgroups
-// that hosts with version 1 may have beside it: crun refuses such a mixture. It
-// costs a process nothing, for which it is worth a thread of our own.
+// spawner starts processes in a mount namespace without the version 2 cgroups that
+// hosts with version 1 may have beside it: crun refuses such a mixture. The
+// namespace costs the processes nothing, and us one thread.
 type spawner struct {
 	jobs chan func()
 	done chan struct{}

@@ -92,7 +92,7 @@ func rowsOf(name, unit string, parts ...string) []Row {
 	return rows
 }
 
-// samplesOf is how many samples are worth their time, of work on that many MiB.
+// samplesOf returns how many samples of work on mib MiB are worth their time.
 func samplesOf(mib int) int {
 	switch {
 	case mib <= 256:
@@ -148,7 +148,7 @@ func (b *sandboxBox) forget(ctx context.Context) error {
 			break
 		}
 	}
-	// Until the sandbox is gone it may need its newest.
+	// The sandbox may need its newest snapshot until it is deleted.
 	errs := []error{b.remove(ctx)}
 	for _, id := range ids {
 		_, err := b.c.DeleteSnapshot(ctx, id, sandbox.DeleteSnapshotParams{})
@@ -293,7 +293,7 @@ func (st *stateBench) coldly(start func(ctx context.Context) (*sandboxBox, error
 	}
 }
 
-// hibernations measures putting a sandbox to sleep and needing it again.
+// hibernations measures hibernating a sandbox and resuming it on demand.
 func (st *stateBench) hibernations(mib int) Probe {
 	open := func(ctx context.Context) (*Session, error) {
 		b, h, err := st.holding(ctx, mib)

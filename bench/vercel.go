@@ -26,10 +26,10 @@ type VercelOptions struct {
 	// SDK is the directory of version 3 of the package @vercel/sandbox, with its
 	// dependencies where Node finds them.
 	SDK string
-	// Stderr is for what the SDK's process says to people.
+	// Stderr is the standard error of the SDK's process.
 	Stderr io.Writer
-	// Opponents adds what does the same without the SDK, and the SDK without cay.
-	// WorkDir is an empty directory for their files.
+	// Opponents adds the same operations without the SDK, and the SDK without
+	// cay. WorkDir is an empty directory for their files.
 	Opponents bool
 	WorkDir   string
 	// Files is how many one call writes, and Burst how many sandboxes are made at
@@ -43,9 +43,9 @@ const vercelFile = 1 << 10
 // vercelBench has the common state of the suite's probes.
 type vercelBench struct{ o VercelOptions }
 
-// NewVercelSuite returns the suite of what programs written for Vercel Sandbox
-// meet: the vendor's own SDK for JavaScript, in a process that lives as long as
-// its samples are taken.
+// NewVercelSuite returns the suite of programs written for Vercel Sandbox: they
+// use the vendor's own SDK for JavaScript, in a process that lives as long as its
+// samples are taken.
 func NewVercelSuite(o VercelOptions) *Suite {
 	for n, byDefault := range map[*int]int{&o.Files: 1000, &o.Burst: 50} {
 		if *n == 0 {
@@ -82,7 +82,7 @@ func (v *vercelBench) pooled(open func(context.Context, *Daemon) (*Session, erro
 	}
 }
 
-// start measures from nothing to the output of a first program.
+// start measures the time from the creation to the output of a first program.
 func (v *vercelBench) start(ctx context.Context, d *Daemon) (*Session, error) {
 	token, err := d.jwt(ctx)
 	if err != nil {
@@ -91,7 +91,8 @@ func (v *vercelBench) start(ctx context.Context, d *Daemon) (*Session, error) {
 	return v.session(d.at.URL, token, sdkRequest{Do: "start"}, 1)
 }
 
-// session returns one of samples by the SDK, in units of so many milliseconds.
+// session returns a session with samples by the SDK, in units of unit
+// milliseconds.
 func (v *vercelBench) session(url, token string, r sdkRequest, unit float64) (*Session, error) {
 	p, err := v.startSDK(url, token)
 	if err != nil {

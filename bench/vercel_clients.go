@@ -26,7 +26,7 @@ import (
 //go:embed workload/vercel.mjs
 var sdkProgram string
 
-// missingSDK says what keeps the SDK in dir from being run; empty: nothing.
+// missingSDK says why the SDK in dir cannot be run; empty if it can.
 func missingSDK(dir string) string {
 	if _, err := exec.LookPath("node"); err != nil {
 		return "needs node"
@@ -45,7 +45,7 @@ func missingSDK(dir string) string {
 	return ""
 }
 
-// jwt makes a token as "cay vercel" does, with which the SDK needs no more.
+// jwt makes a token as "cay vercel" does; the SDK needs nothing else.
 func (d *Daemon) jwt(ctx context.Context) (string, error) {
 	c := account.Client{URL: d.at.URL, Token: d.at.Token}
 	t, err := c.CreateToken(ctx, account.CreateTokenParams{JWT: true})
@@ -62,7 +62,8 @@ type sdkProcess struct {
 	answers *json.Decoder
 }
 
-// startSDK starts one that speaks to url. It ends with this process.
+// startSDK starts a process with the SDK for url. The process ends with this
+// one.
 func (v *vercelBench) startSDK(url, token string) (*sdkProcess, error) {
 	dir, err := filepath.Abs(v.o.SDK)
 	if err != nil {
@@ -70,7 +71,8 @@ func (v *vercelBench) startSDK(url, token string) (*sdkProcess, error) {
 	}
 	module := base64.StdEncoding.EncodeToString([]byte(preload.Module(url, "")))
 	p := &sdkProcess{cmd: exec.Command("node", "--import=data:text/javascript;base64,"+module, "--input-type=module", "-e", sdkProgram, dir)}
-	// Nothing of ours may lead the SDK to behave otherwise than for its users.
+	// Our environment must not make the SDK behave otherwise than for its
+	// users.
 	p.cmd.Env = []string{"VERCEL_OIDC_TOKEN=" + token, "VERCEL_TELEMETRY_DISABLED=1"}
 	p.cmd.Dir, p.cmd.Stderr, p.cmd.SysProcAttr = "/", v.o.Stderr, newSession()
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -96,7 +98,7 @@ type sdkRequest struct {
 	Sandboxes int    `json:"sandboxes,omitempty"`
 }
 
-// do returns how many milliseconds it took.
+// do returns the duration in milliseconds.
 func (p *sdkProcess) do(ctx context.Context, r sdkRequest) ([]float64, error) {
 	defer context.AfterFunc(ctx, func() { p.cmd.Process.Kill() })()
 	var a struct {
@@ -128,7 +130,7 @@ func (p *sdkProcess) close(ctx context.Context) error {
 	return nil
 }
 
-// bareClient makes the requests that the SDK makes.
+// bareClient makes the same requests as the SDK.
 type bareClient struct {
 	http       *http.Client
 	url, token string
@@ -142,7 +144,7 @@ func newBareClient(ctx context.Context, d *Daemon) (*bareClient, error) {
 	return &bareClient{&http.Client{Transport: &http.Transport{}}, d.at.URL, token}, nil
 }
 
-// canned is an answer that can be given again.
+// canned is a recorded answer.
 type canned struct {
 	status      int
 	contentType string

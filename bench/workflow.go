@@ -12,19 +12,20 @@ import (
 
 // WorkflowOptions are the options of the suite of workflows.
 type WorkflowOptions struct {
-	// Program is argv of a program that calls ServeWorkflows with the arguments that
-	// are added.
+	// Program is the argv of a program that calls ServeWorkflows with the added
+	// arguments.
 	Program []string
 	Daemon  *Daemon // its worker is measured, too; nil: it is not
 	// Opponents is the program of other engines; see bench/opponents. Empty means
-	// none. NoOpponents is the reason if there are none.
+	// none. NoOpponents says why opponents are missing.
 	Opponents, NoOpponents string
 	WorkDir                string // on the disk that is to be measured
 	Stderr                 io.Writer
 
-	// Live and Sleeping are how many runs are live, and asleep. 0: 10,000 and a million.
+	// Live and Sleeping are the numbers of live and of sleeping runs. 0 means 10,000
+	// and a million.
 	Live, Sleeping int
-	// Divide makes all work that much smaller, for tests. 0: 1.
+	// Divide divides all work, for tests. 0 means 1.
 	Divide int
 }
 
@@ -35,7 +36,7 @@ type workflowBench struct{ o WorkflowOptions }
 type flowEngine struct {
 	name   string
 	stores []flowStore
-	// slow is how many times less it is given to do.
+	// slow is the factor by which the engine's work is reduced.
 	slow int
 }
 
@@ -124,10 +125,11 @@ func (w *workflowBench) open(ctx context.Context, e flowEngine, store flowStore)
 	return peer, func() error { return errors.Join(peer.stop(), p.remove()) }, nil
 }
 
-// scaled is how much of n an engine is given to do.
+// scaled returns the engine's share of n.
 func (w *workflowBench) scaled(e flowEngine, n int) int { return max(n/e.slow/w.o.Divide, 1) }
 
-// throughput is how many steps a second runs do that are started together.
+// throughput measures how many steps a second are executed by runs that start
+// together.
 func (w *workflowBench) throughput(row string, store flowStore, runs, steps int, budget float64) Probe {
 	return Probe{
 		Rows: []Row{{row, "steps/s", budget}}, N: 5, Warmup: 1,
@@ -151,7 +153,8 @@ func (w *workflowBench) throughput(row string, store flowStore, runs, steps int,
 	}
 }
 
-// parallel is how many steps a second one run does that starts all at once.
+// parallel measures how many steps a second one run executes that starts all at
+// once.
 func (w *workflowBench) parallel(row string, store flowStore, steps int) Probe {
 	return Probe{
 		Rows: []Row{{row, "steps/s", 0}}, N: 3, Warmup: 1,
@@ -175,7 +178,7 @@ func (w *workflowBench) parallel(row string, store flowStore, steps int) Probe {
 	}
 }
 
-// latency is the median of what takes that long each time, and its 99th percentile.
+// latency measures the median of a duration, and its 99th percentile.
 func (w *workflowBench) latency(row, do string, store flowStore, budget float64) Probe {
 	return Probe{
 		Rows: []Row{{row, "ms", budget}, {row + ".p99", "ms", 0}}, N: 5, Warmup: 1,
@@ -203,8 +206,8 @@ func (w *workflowBench) latency(row, do string, store flowStore, budget float64)
 	}
 }
 
-// recovery is how long it takes from the start of a program until all runs that
-// were in a step when the last one was killed are in it again.
+// recovery measures the time from the start of a program until all runs that were in
+// a step when the program before was killed are in that step again.
 func (w *workflowBench) recovery(row string, store flowStore, budget float64) Probe {
 	return Probe{
 		Rows: []Row{{row, "s", budget}}, N: 3,
@@ -242,8 +245,8 @@ func (w *workflowBench) recover(ctx context.Context, e flowEngine, store flowSto
 	return ms[0] / 1000, nil
 }
 
-// asleep is the memory of a process whose runs all sleep, and how long it took to
-// get there.
+// asleep measures the memory of a process whose runs all sleep, and the time to get
+// there.
 func (w *workflowBench) asleep(row string, runs int, budget float64, only ...string) Probe {
 	return Probe{
 		Rows: []Row{{row, "MB", budget}, {row + ".start", "s", 0}, {row + ".disk", "MB", 0}}, N: 1,
@@ -280,7 +283,7 @@ func (w *workflowBench) asleep(row string, runs int, budget float64, only ...str
 	}
 }
 
-// treeSize is how many bytes the files of a directory have.
+// treeSize returns the bytes in the files of a directory.
 func treeSize(dir string) (float64, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -297,8 +300,8 @@ func treeSize(dir string) (float64, error) {
 	return sum, nil
 }
 
-// FindOpponents returns the program of other engines of workflows, or why it
-// cannot be run. Its place is beside ours.
+// FindOpponents returns the program of other engines of workflows, which is beside
+// ours, or the reason why it cannot be run.
 func FindOpponents(path string) (program, missing string) {
 	found, err := exec.LookPath(path)
 	if err != nil {

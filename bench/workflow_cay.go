@@ -230,7 +230,7 @@ func flowEach(n int, f func() (time.Duration, error)) ([]float64, error) {
 	return all, nil
 }
 
-// run starts runs one after the other, as others' programs do, and waits for all.
+// run starts runs one after the other, as other programs do, and waits for all.
 func (e *flows) run(ctx context.Context, runs, steps int) error {
 	started := make([]*workflow.Run[int], runs)
 	for i := range started {
@@ -250,7 +250,7 @@ func (e *flows) run(ctx context.Context, runs, steps int) error {
 	return nil
 }
 
-// starters is how many start runs at one time when there are very many.
+// starters bounds the concurrent starts when there are very many runs.
 const starters = 64
 
 // start starts runs and waits until each has arrived.
@@ -284,8 +284,8 @@ func (e *flows) start(ctx context.Context, d *workflow.Definition[int, int], run
 	return nil
 }
 
-// mostAhead bounds the runs that have been started and did not get to where they
-// wait: an engine refuses to have any number of them in memory.
+// mostAhead bounds the runs that have been started and are not waiting yet: an
+// engine refuses to have too many of them in memory.
 const mostAhead = 50_000
 
 // resume returns the time from a call of a hook until the code of a run that
@@ -313,8 +313,8 @@ func (e *flows) resume(ctx context.Context) (time.Duration, error) {
 	return took, err
 }
 
-// settle waits until runs that only wait have been forgotten, and gives back the
-// memory that they had.
+// settle waits until runs that only wait have been forgotten, and frees their
+// memory.
 func settle(ctx context.Context) error {
 	for before := ^uint64(0); ; {
 		select {
@@ -332,7 +332,7 @@ func settle(ctx context.Context) error {
 	}
 }
 
-// arrivals counts what happens inside of runs.
+// arrivals counts events inside runs.
 type arrivals struct{ c chan struct{} }
 
 func newArrivals() arrivals { return arrivals{make(chan struct{}, 1<<20)} }

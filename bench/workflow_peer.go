@@ -41,7 +41,7 @@ func newFlowPlace(ctx context.Context, work string, store flowStore, d *Daemon) 
 		return nil, fmt.Errorf("make directory of runs: %w", err)
 	}
 	if store == flowPostgres {
-		// Its user has no way into our own directories.
+		// The server's user cannot enter our own directories.
 		if p.server, err = startPostgres(ctx, "/var/tmp"); err != nil {
 			return nil, errors.Join(err, os.RemoveAll(p.dir))
 		}
@@ -49,7 +49,7 @@ func newFlowPlace(ctx context.Context, work string, store flowStore, d *Daemon) 
 	return p, nil
 }
 
-// flags tell a program of an engine where its runs are.
+// flags are the flags that give a program of an engine the place of its runs.
 func (p *flowPlace) flags() []string {
 	if p.server != nil {
 		return []string{"--store", "postgres", "--at", p.server.DSN}
@@ -84,7 +84,7 @@ func (p *flowPlace) remove() error {
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 
-// flowRequest asks an engine to do something Runs times.
+// flowRequest is a request to an engine.
 type flowRequest struct {
 	// Do is one of:
 	//	"run"        start Runs runs of Steps steps each, and wait for all
@@ -100,8 +100,8 @@ type flowRequest struct {
 	Steps int    `json:"steps,omitempty"`
 }
 
-// flowAnswer says how many milliseconds it took, each time for "one_step" and
-// "resume".
+// flowAnswer has the durations in milliseconds: one for each repetition of "one_step"
+// and "resume".
 type flowAnswer struct {
 	Ready   bool      `json:"ready,omitempty"`
 	Version string    `json:"version,omitempty"`
@@ -109,8 +109,7 @@ type flowAnswer struct {
 	Error   string    `json:"error,omitempty"`
 }
 
-// flowPeer is a process with an engine: cay's, which ServeWorkflows is, or an
-// opponent's.
+// flowPeer is a process with an engine: cay's (ServeWorkflows), or an opponent's.
 type flowPeer struct {
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser

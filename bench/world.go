@@ -132,7 +132,7 @@ func (w *World) listen(port int) (net.Listener, error) {
 	return l, nil
 }
 
-// at returns where a server really listens.
+// at returns the real address of a server.
 func (w *World) at(port int) (host, realPort string) {
 	host, realPort, _ = net.SplitHostPort(w.routes[netip.AddrPortFrom(worldAddr, uint16(port)).String()])
 	return host, realPort
@@ -252,8 +252,9 @@ func (w *World) serveHello(conn net.Conn) {
 	}
 }
 
-// rally lets programs begin at the same time, and sees when they are done: each
-// has a connection to it, on which it gets a byte, and sends one.
+// rally starts programs at the same time, and records when they are done: each
+// program has a connection to it, on which it receives a byte at the start, and
+// sends a byte at the end.
 type rally struct {
 	mu      sync.Mutex // guards what follows
 	current *race
@@ -267,7 +268,7 @@ type race struct {
 	done    chan error    // one for each program
 }
 
-// expect begins a race of so many programs.
+// expect begins a race of size programs.
 func (r *rally) expect(size int) *race {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -345,7 +346,7 @@ func (w *World) Map() string {
 	return string(b)
 }
 
-// enter makes the world of a map the only one that sandboxes see.
+// enter makes the World of a map the only internet of the sandboxes.
 func enter(text string, cfg *config.Config) (daemon.Options, error) {
 	var m worldMap
 	if err := json.Unmarshal([]byte(text), &m); err != nil {

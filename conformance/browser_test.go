@@ -28,7 +28,8 @@ func need(t *testing.T, names ...string) string {
 	return ""
 }
 
-// missing skips a test for want of a program, except in CI, where it must be there.
+// missing skips a test because a program is missing, and fails it in CI, where the
+// program must be installed.
 func missing(t *testing.T, program string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -37,8 +38,8 @@ func missing(t *testing.T, program string) {
 	t.Skipf("%s is missing; make conformance-deps installs it", program)
 }
 
-// The development server of examples/preview runs in a sandbox, on localhost
-// there; a browser opens its preview, and sees a change of a file at once.
+// The development server of examples/preview runs in a sandbox, on the sandbox's
+// localhost; a browser opens its preview, and shows a changed file at once.
 func TestPreview_Browser(t *testing.T) {
 	t.Parallel()
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")

@@ -142,8 +142,9 @@ func serveSpare(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(`{"error":{"message":"Overloaded <img src=x onerror=alert(1)>","type":"server_error"}}`)) // the client may have left
 }
 
-// startAssistant executes runs of the agent "assistant" until the test ends. Asked
-// for something slow, it speaks half of it until seen is closed.
+// startAssistant executes runs of the agent "assistant" until the test ends. For a
+// prompt that asks for a slow answer, it writes half of the answer and then waits
+// until seen is closed.
 func startAssistant(t *testing.T, env *testenv.Env, seen <-chan struct{}) {
 	client, err := workflow.Connect(workflow.RemoteOptions{URL: env.URL, Token: env.Token})
 	if err != nil {

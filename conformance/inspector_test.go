@@ -13,8 +13,8 @@ import (
 )
 
 // A person uses the web inspector: logs in, watches sandboxes, types in a terminal,
-// opens a preview; and what hostile sandboxes write stays text. CAY_SCREENSHOTS is a
-// directory for pictures of all pages.
+// opens a preview; and the text of hostile sandboxes is shown as text.
+// CAY_SCREENSHOTS is a directory for pictures of all pages.
 func TestInspector_Browser(t *testing.T) {
 	t.Parallel()
 	chromium := need(t, "chromium", "chromium-browser", "google-chrome")
@@ -23,7 +23,7 @@ func TestInspector_Browser(t *testing.T) {
 		missing(t, "playwright-core")
 	}
 	env := testenv.Start(t)
-	// By the name that previews have names below.
+	// By the name below which previews have their names.
 	url := strings.Replace(env.URL, "127.0.0.1", "localhost", 1)
 	link, err := (&account.Client{URL: env.URL, Token: env.Token}).CreateLoginLink(t.Context())
 	if err != nil {

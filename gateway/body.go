@@ -24,7 +24,7 @@ type Body struct {
 	// Assembled says that Text is not the stream, but the concatenated texts of its
 	// events, because a redacted part was spread over several events.
 	Assembled bool `json:"assembled,omitempty"`
-	// Omitted says why there is no Text.
+	// Omitted is the reason why Text is empty.
 	Omitted string `json:"omitted,omitempty"`
 }
 

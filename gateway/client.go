@@ -31,7 +31,7 @@ type Client struct {
 	// Token is the secret of a token. Empty means $CAY_TOKEN, else the
 	// admin.token file, which is used for a daemon on this machine only.
 	Token string
-	// Team is the team an admin token speaks for. Empty means the default team.
+	// Team is the team that an admin token acts for. Empty means the default team.
 	Team string
 	// HTTPClient sends the requests. Nil means one shared by the process.
 	HTTPClient *http.Client

@@ -104,7 +104,7 @@ func Example() {
 		return
 	}
 
-	// Any HTTP client can have its requests sent to the gateway.
+	// Any HTTP client can send its requests to the gateway.
 	client := &http.Client{Transport: &gateway.Transport{Key: key.Secret, Tags: []string{"docs"}}}
 	resp, err := client.Post("https://api.openai.com/v1/chat/completions", "application/json",
 		strings.NewReader(`{"model": "cay/parrot", "messages": [{"role": "user", "content": "Hello!"}]}`))

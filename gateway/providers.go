@@ -152,7 +152,7 @@ type ListPrice struct {
 	ServiceTiers map[string]int    `json:"service_tiers,omitempty"` // percent
 }
 
-// ListPriceTier is a PriceTier as people write it.
+// ListPriceTier is a PriceTier in the form that people write.
 type ListPriceTier struct {
 	Above      int64  `json:"above"`
 	Input      string `json:"input"`
@@ -204,7 +204,7 @@ type CredentialParams struct {
 	Fallback bool `json:"fallback,omitempty"`
 }
 
-// CredentialFilter selects credentials of projects. Zero values do not select.
+// CredentialFilter selects credentials of projects. Zero values select all.
 type CredentialFilter struct{ ProjectID, Provider string }
 
 // ListProviders lists the providers, sorted by name.

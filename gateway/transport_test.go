@@ -76,7 +76,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// The key follows no redirect, and neither does a request.
+// Neither the key nor a request follows a redirect.
 func TestTransport_Redirect(t *testing.T) {
 	t.Parallel()
 	url, got := serve(t)

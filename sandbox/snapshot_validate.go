@@ -172,8 +172,8 @@ var (
 	reservedNames = []string{"sessions", "snapshots", "drives"}
 )
 
-// checkSandboxName checks a name for a sandbox; field is the name of the field
-// that has it.
+// checkSandboxName checks a name for a sandbox; field is the field's name for
+// errors.
 func checkSandboxName(field, name string) error {
 	if !validName().MatchString(name) {
 		return invalid("%s %.150q is not 1 to 128 of A-Z a-z 0-9 _ -", field, name)

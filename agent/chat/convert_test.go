@@ -158,8 +158,8 @@ func TestDecodeDataURL(t *testing.T) {
 	}
 }
 
-// Whatever a page sends: it is refused, or becomes messages that can be stored, and
-// are the same when they are read again.
+// Every request is refused, or becomes messages that can be stored and read back
+// unchanged.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(`{"id":"c","trigger":"submit-message","messages":[{"id":"u","role":"user","parts":[{"type":"text","text":"Hi"},{"type":"file","mediaType":"image/png","url":"data:image/png;base64,aGk="}]}]}`))
 	f.Add([]byte(`{"messages":[{"id":"a","role":"assistant","parts":[{"type":"step-start"},{"type":"reasoning","text":"Hm","providerMetadata":{"p":{"s":1}}},{"type":"tool-f","toolCallId":"k","state":"approval-responded","input":{"a":1},"approval":{"id":"approval-k","approved":false,"reason":"no","signature":"s"}}]}]}`))
@@ -201,7 +201,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// Whatever is on a stream: each chunk becomes one, without a line break, and never a
+// Each chunk of a stream becomes one chunk, without a line break, and without the
 // step's id.
 func FuzzView(f *testing.F) {
 	f.Add(`{"type":"start-step","step":"a"}`, `{"type":"text-delta","id":"0","delta":"x"}`, `{"type":"start-step","step":"a"}`, int64(1), true)

@@ -45,8 +45,8 @@ func file(typ agent.PartType, p *UIPart, at string) (*agent.Part, error) {
 	return &agent.Part{Type: typ, File: f, Options: p.ProviderMetadata}, nil
 }
 
-// decodeDataURL reads what follows "data:" (RFC 2397). It takes base64 with and
-// without padding, of both alphabets, as browsers and the AI SDK do.
+// decodeDataURL reads the part after "data:" (RFC 2397). It accepts base64 with
+// and without padding, in both alphabets, as browsers and the AI SDK do.
 func decodeDataURL(s string) (mediaType string, data []byte, err error) {
 	head, body, ok := strings.Cut(s, ",")
 	if !ok {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // answer writes the answer of a step that asks a model, for one attempt.
 type answer func(ctx context.Context, call agent.Call, say func(chunks ...string) error) error
 
-// talk is a workflow that does to the stream what an agent does.
+// talk is a workflow that writes to the stream like an agent.
 func talk(a answer) *workflow.Definition[agent.Call, string] {
 	return workflow.Define("talk", func(ctx workflow.Context, call agent.Call) (string, error) {
 		_, err := workflow.Do(ctx, "model", func(ctx context.Context) (string, error) {
@@ -243,7 +243,8 @@ func TestHandler_WordByWordWithHeartbeats(t *testing.T) {
 	same(t, "the rest", p.rest(), []string{finish, done})
 }
 
-// A page that leaves ends nothing; it comes back where it was, and others read too.
+// A page that leaves does not end the run; it can resume, and others can read
+// meanwhile.
 func TestHandler_LeaveAndComeBack(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{})
@@ -319,13 +320,13 @@ func TestHandler_StartIndex(t *testing.T) {
 	s.get(p.run(), 1_000_000).wantStatus(200, finish)
 }
 
-// prefixOf is the whole stream, read from its beginning.
+// prefixOf returns the whole stream, read from its beginning.
 func (p *page) prefixOf(s *scene) []string {
 	all := s.get(p.run(), 0).rest()
 	return all[:len(all)-1]
 }
 
-// An answer that is given again, as different readers get it.
+// Different readers of an answer that is given again.
 func TestHandler_AnswerGivenAgain(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []struct {
@@ -452,7 +453,7 @@ func TestHandler_SentTwice(t *testing.T) {
 	}
 	three.rest()
 
-	// An approval changes what the last message says, not its id.
+	// An approval changes the content of the last message, not its id.
 	approve := func(yes bool) string {
 		return fmt.Sprintf(`{"id":"c1","messages":[{"id":"a1","role":"assistant","parts":[{"type":"tool-f","toolCallId":"k","state":"approval-responded","input":{},"approval":{"id":"approval-k","approved":%v}}]}]}`, yes)
 	}
@@ -464,8 +465,9 @@ func TestHandler_SentTwice(t *testing.T) {
 	more <- struct{}{}
 }
 
-// Without the chat's id, as WorkflowChatTransport sends it, the ids of messages tell
-// what was sent twice, until it is answered: after that it may be regenerate().
+// Without the chat's id, as WorkflowChatTransport sends requests, the ids of messages
+// identify a repeated request until the message is answered: after that it may be a
+// regenerate().
 func TestHandler_SentTwiceWithoutChat(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{}, 10)
@@ -504,8 +506,8 @@ func TestHandler_SentTwiceWithoutChat(t *testing.T) {
 	more <- struct{}{}
 }
 
-// A question is answered once: the same again joins the run that was given the answer,
-// in its own chat, and anything else is refused; also after a restart.
+// A question is answered once: the same answer again joins the run that got the
+// answer, in its own chat, and any other answer is refused; also after a restart.
 func TestHandler_AnswersOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "runs.db")
@@ -717,7 +719,7 @@ func TestHandler_OthersFindNothing(t *testing.T) {
 		t.Errorf("eve's chat: %d, want 204", got.StatusCode)
 	}
 
-	// WorkflowChatTransport would ask for ever if there were no content.
+	// WorkflowChatTransport would retry for ever after a 204.
 	same(t, "nobody's chat", s.do("GET", "/c1/stream?startIndex=0", "", "User", "eve").rest(), []string{finish, done})
 
 	// A run of the workflow that no chat has started is not found.

@@ -89,7 +89,7 @@ func work(t *testing.T, e *testenv.Env, o sandboxtool.Options, turn func(n int, 
 	return run.Result(t.Context())
 }
 
-// left are the sandboxes there are.
+// left returns the existing sandboxes.
 func left(t *testing.T, e *testenv.Env) []sandbox.Sandbox {
 	t.Helper()
 	page, err := e.Client.List(t.Context(), sandbox.ListParams{Status: []sandbox.Status{
@@ -101,7 +101,7 @@ func left(t *testing.T, e *testenv.Env) []sandbox.Sandbox {
 	return page.Items
 }
 
-// visit gets a preview, whose name no resolver has to know.
+// visit gets a preview, without a resolver for its name.
 func visit(t *testing.T, e *testenv.Env, page string) (*http.Response, error) {
 	t.Helper()
 	u, err := url.Parse(page)
@@ -277,7 +277,7 @@ func TestBox_Cancelled(t *testing.T) {
 	if _, err := run.Result(t.Context()); !errors.Is(err, workflow.ErrCancelled) {
 		t.Errorf("it ended with %v", err)
 	}
-	// The deletion is a step of the run, which has ended when it is done.
+	// The deletion is a step of the run, so it is done when the run has ended.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for ctx.Err() == nil && len(left(t, e)) > 0 {

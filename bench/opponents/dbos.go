@@ -147,7 +147,7 @@ func (e *dbosEngine) resume(context.Context) (time.Duration, error) {
 	return took, err
 }
 
-// settled is longer than it takes to begin to wait.
+// settled is longer than a run takes to begin to wait.
 const settled = 30 * time.Millisecond
 
 func (e *dbosEngine) blocker(ctx dbos.Context, n int) (int, error) {

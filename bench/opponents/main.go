@@ -31,15 +31,16 @@ func main() {
 
 // engine is one opponent, opened. Steps do nothing and return an int.
 type engine interface {
-	// run starts runs of that many steps each, all at once, and waits for all.
+	// run starts runs of steps steps each, all at once, and waits for all.
 	run(ctx context.Context, runs, steps int) error
-	// parallel waits for one run that starts that many steps at once.
+	// parallel waits for one run that starts steps steps at once.
 	parallel(ctx context.Context, steps int) error
-	// resume starts a run that waits for a message, sends it, and returns how long
-	// it took from there until the run's code went on.
+	// resume starts a run that waits for a message, sends the message, and returns
+	// the time until the run's code continues.
 	resume(ctx context.Context) (time.Duration, error)
-	// live starts runs of three steps whose fourth does not end, and waits until all
-	// are in it. recovered waits for that many to be in it again after a restart.
+	// live starts runs of three steps whose fourth step does not end, and waits
+	// until all are in the fourth step. recovered waits for as many runs to be in
+	// it again after a restart.
 	live(ctx context.Context, runs int) error
 	recovered(ctx context.Context, runs int) error
 	// sleep starts runs that sleep for a day, and waits until all do.
@@ -187,7 +188,7 @@ func each(n int, f func() (time.Duration, error)) ([]float64, error) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// starters is how many start runs at one time when there are very many.
+// starters bounds the concurrent starts when there are very many runs.
 const starters = 64
 
 // start starts runs and waits until each has arrived.
@@ -212,7 +213,7 @@ func start(ctx context.Context, runs int, one func() error, at *arrivals) error 
 	return nil
 }
 
-// arrivals counts what happens inside runs.
+// arrivals counts events inside runs.
 type arrivals struct{ c chan struct{} }
 
 func newArrivals() *arrivals { return &arrivals{make(chan struct{}, 1<<20)} }

@@ -1,5 +1,5 @@
-// Command cay-guest is the init of a sandbox. It is started by cay, as the
-// first process of the machine; see package initd.
+// Command cay-guest is the init of a sandbox. cay starts it as the first
+// process of the machine; see package initd.
 package main
 
 import (

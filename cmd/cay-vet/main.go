@@ -24,8 +24,8 @@ func main() {
 	singlechecker.Main(vet.Analyzer)
 }
 
-// byGo reports whether go vet is calling: to ask for the version or the flags, or
-// with the configuration of one package.
+// byGo reports whether go vet is the caller: it asks for the version or the
+// flags, or passes the configuration of one package.
 func byGo(args []string) bool {
 	for _, a := range args {
 		if strings.HasPrefix(a, "-V=") || a == "-flags" || strings.HasSuffix(a, ".cfg") {

@@ -36,7 +36,7 @@ import "time"
 func Stamp() time.Time { return time.Now() }
 `
 
-// go vet runs it over a module of a user's, with facts of other packages.
+// go vet runs cay-vet over a user's module, with facts of other packages.
 func TestGoVet(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {

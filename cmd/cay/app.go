@@ -26,13 +26,14 @@ type app struct {
 	url, token, team string
 	json             bool
 
-	// ran is set when a command's own code begins: errors before that are of usage.
+	// ran is set when a command's own code begins: errors before that are usage errors.
 	ran bool
 
 	// serve runs a daemon until ctx ends. It calls ready, once the daemon answers, with the
 	// daemon's URL and the URL of its AI gateway, if there is one.
 	serve func(ctx context.Context, cfg config.Config, ready func(url, gatewayURL string)) error
-	// ephemeral starts an engine in this process; stop ends it with all it made.
+	// ephemeral starts an engine in this process; stop ends the engine with all its
+	// sandboxes.
 	ephemeral func(ctx context.Context, cfg config.Config) (c *sandbox.Client, stop func() error, err error)
 }
 
@@ -67,7 +68,8 @@ func (a *app) main(args []string) int {
 	return a.report(inFlags(cmd, err))
 }
 
-// beforeDash returns what of a command line is cay's own: what comes after -- is another program's.
+// beforeDash returns cay's own part of a command line: arguments after -- belong to another
+// program.
 func beforeDash(args []string) []string {
 	if i := slices.Index(args, "--"); i >= 0 {
 		return args[:i]
@@ -187,6 +189,5 @@ func (a *app) accounts() *account.Client {
 	return &account.Client{URL: o.URL, Token: o.Token, Team: o.Team}
 }
 
-// isTerminal reports whether people see what is written to f, or type what is
-// read from it.
+// isTerminal reports whether f is a terminal.
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }

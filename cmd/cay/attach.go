@@ -164,7 +164,7 @@ func (at *attachment) write(e sandbox.Event) error {
 	return nil
 }
 
-// signal is in charge of signals while the program runs.
+// signal handles signals while the program runs.
 func (at *attachment) signal(s syscall.Signal) {
 	at.mu.Lock()
 	at.signals++
@@ -223,7 +223,7 @@ func ended(err error) bool {
 	return false
 }
 
-// before gives an error from before the program ran its exit code.
+// before adds the exit code for errors from before the program ran.
 func (at *attachment) before(ctx context.Context, err error) error {
 	var i *interruptError
 	switch {
@@ -324,8 +324,8 @@ func (at *attachment) resize(ctx context.Context) {
 	})
 }
 
-// terminal asks for a terminal of this one's size, and with -i makes this one
-// pass every key on. restore must be called.
+// terminal requests a terminal of this one's size, and with -i makes this one pass
+// every key on. restore must be called.
 func (at *attachment) terminal(p *sandbox.CommandParams) (restore func(), err error) {
 	size := windowSize(at.app.stdin)
 	p.PTY = &size
@@ -394,7 +394,7 @@ func (c *capture) Write(p []byte) (int, error) {
 
 func (c *capture) text() text {
 	b := c.b
-	// A character that was cut in two is no reason for a U+FFFD.
+	// A character that the limit has cut in two must not become U+FFFD.
 	if c.truncated {
 		for i := 0; i < utf8.UTFMax && len(b) > 0 && !utf8.Valid(b[max(0, len(b)-utf8.UTFMax):]); i++ {
 			b = b[:len(b)-1]

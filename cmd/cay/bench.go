@@ -173,7 +173,7 @@ func (o *benchOptions) run(ctx context.Context, a *app) (err error) {
 	return errors.Join(err, bench.WriteTable(a.stdout, results))
 }
 
-// selectRows returns which rows to take of which suites, none standing for all.
+// selectRows returns the rows to take of each suite; no rows means all.
 func (o *benchOptions) selectRows(suites map[string]*bench.Suite) (map[string][]string, error) {
 	selected := map[string][]string{}
 	for _, name := range o.suites {
@@ -196,7 +196,7 @@ func (o *benchOptions) selectRows(suites map[string]*bench.Suite) (map[string][]
 	return selected, nil
 }
 
-// benchDaemon is the hidden command that is the daemon of a bench.
+// benchDaemon is the hidden command that runs the daemon of a bench.
 const benchDaemon = "benchd"
 
 func newBenchDaemonCommand(a *app) *cobra.Command {
@@ -220,7 +220,7 @@ func newBenchDaemonCommand(a *app) *cobra.Command {
 	})
 }
 
-// benchWorkflows is the hidden command that is a program with workflows.
+// benchWorkflows is the hidden command that runs a program with workflows.
 const benchWorkflows = "benchw"
 
 func newBenchWorkflowsCommand(a *app) *cobra.Command {

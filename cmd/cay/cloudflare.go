@@ -127,7 +127,7 @@ func (a *app) cloudflareExec(ctx context.Context, o dockerOptions, argv []string
 	if err != nil {
 		return before(ctx, err)
 	}
-	// For builds, which speak to the daemon.
+	// Builds call the daemon's API.
 	for name, value := range map[string]string{"CAY_URL": a.url, "CAY_TOKEN": a.token, "CAY_TEAM": a.team} {
 		if value != "" {
 			vars = append(vars, variable{name, value})
@@ -198,8 +198,8 @@ const (
 	removeTime = time.Minute
 )
 
-// leftovers are the processes that a command has started and left running: npx passes no
-// signal on, and ends before wrangler and workerd.
+// leftovers are the processes that a command has started and left running: npx forwards
+// no signals, and ends before wrangler and workerd.
 type leftovers struct {
 	hurry context.Context // ends when the user has asked twice
 	cut   context.CancelFunc
@@ -209,7 +209,7 @@ type leftovers struct {
 	ended bool       // the command has
 }
 
-// adopt makes cay the parent of what the command will leave.
+// adopt makes cay the parent of the command's orphans.
 func (l *leftovers) adopt() error {
 	l.hurry, l.cut = context.WithCancel(context.Background())
 	return subtree.Adopt()
@@ -232,7 +232,8 @@ func (l *leftovers) signal(sig syscall.Signal, terminal bool) {
 	_ = subtree.Signal(sig) // end tells what is left
 }
 
-// end ends what the command has left running, and kills it when that takes too long.
+// end asks the command's remaining processes to end, and kills them when that takes too
+// long.
 func (l *leftovers) end() error {
 	l.mu.Lock()
 	l.ended = true

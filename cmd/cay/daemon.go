@@ -25,7 +25,7 @@ func startEphemeral(w io.Writer) func(context.Context, config.Config) (*sandbox.
 	}
 }
 
-// quietly is cfg for a daemon that is only a part of a command.
+// quietly returns cfg for a daemon that is only a part of a command.
 func quietly(cfg config.Config) config.Config {
 	cfg.LogLevel = max(cfg.LogLevel, slog.LevelWarn)
 	return cfg

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// wantedDescriptors is how many files the daemon wants to be able to have open.
+	// wantedDescriptors is how many open files the daemon needs at most.
 	wantedDescriptors = 1 << 20
 	// fewDescriptors: below this limit the user is warned.
 	fewDescriptors = 16 << 10
@@ -15,8 +15,8 @@ const (
 	sandboxDescriptors = 8
 )
 
-// raiseDescriptors raises this process's limit on open files as far as it may, also
-// above the hard one if the kernel lets it, and returns what the limit is then.
+// raiseDescriptors raises this process's limit on open files as far as allowed, also
+// above the hard limit if the kernel permits, and returns the new limit.
 func raiseDescriptors() (uint64, error) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

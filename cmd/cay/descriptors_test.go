@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A daemon with a low limit on open files raises it as far as it may.
+// A daemon with a low limit on open files raises it as far as allowed.
 func TestRaiseDescriptors(t *testing.T) {
 	const low = 300
 	if os.Getenv("CAY_TEST_DESCRIPTORS") != "" {

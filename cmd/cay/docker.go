@@ -37,7 +37,7 @@ func newDockerCommand(a *app) *cobra.Command {
 	return c
 }
 
-// dockerArgs are the arguments of cay for a program that was started by the name
+// dockerArgs returns cay's arguments for a process that was started by the name
 // docker.
 func dockerArgs(argv []string) []string {
 	if len(argv) > 0 && filepath.Base(argv[0]) == "docker" {
@@ -90,7 +90,7 @@ func newDockerServe(a *app) *cobra.Command {
 	})
 }
 
-// path is where the socket is.
+// path returns the path of the socket.
 func (o *dockerOptions) path() (string, error) {
 	if o.socket != "" {
 		return filepath.Abs(o.socket)
@@ -105,7 +105,7 @@ func (o *dockerOptions) path() (string, error) {
 	return filepath.Join(dir, "cay", "docker.sock"), nil
 }
 
-// listen makes the socket and what serves it.
+// listen creates the socket and its server.
 func (o *dockerOptions) listen(ctx context.Context, a *app, path string) (*docker.Server, net.Listener, error) {
 	project := ""
 	if o.project != "" {

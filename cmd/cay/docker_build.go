@@ -154,7 +154,7 @@ func (o *dockerBuildOptions) run(ctx context.Context, a *app, c *cobra.Command, 
 	return a.show(img, func(w io.Writer) { fmt.Fprintln(w, img.Digest) })
 }
 
-// read reads the Dockerfile and what is ignored.
+// read reads the Dockerfile and the patterns of ignored files.
 func (o *dockerBuildOptions) read(a *app, p *dockerfile.Params) (err error) {
 	path := o.file
 	switch path {

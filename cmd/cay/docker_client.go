@@ -22,8 +22,8 @@ type dockerClient struct {
 	http *http.Client
 }
 
-// client returns a client of the socket that --host or $DOCKER_HOST names, else of
-// that of "cay docker serve".
+// client returns a client of the socket that --host or $DOCKER_HOST names, else of the
+// socket of "cay docker serve".
 func (o *dockerOptions) client() (*dockerClient, error) {
 	host := o.host
 	if host == "" {
@@ -103,12 +103,12 @@ func dockerError(resp *http.Response) error {
 	return cay.Errorf(code, "%s", body.Message)
 }
 
-// json makes a request without a body and decodes the answer into v, unless that is nil.
+// json makes a request without a body and decodes the answer into v, unless v is nil.
 func (c *dockerClient) json(ctx context.Context, method, path string, query url.Values, v any) error {
 	return c.send(ctx, method, path, query, nil, v)
 }
 
-// send is json with a body, unless that is nil.
+// send is json with a body; nil means no body.
 func (c *dockerClient) send(ctx context.Context, method, path string, query url.Values, body, v any) error {
 	resp, err := c.request(ctx, method, path, query, body)
 	if err != nil {

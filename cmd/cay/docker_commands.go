@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// dockerCommand returns a command that speaks to a socket.
+// dockerCommand returns a command that uses a socket.
 func (o *dockerOptions) command(a *app, c *cobra.Command, run func(ctx context.Context, d *dockerClient, args []string) error) *cobra.Command {
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		d, err := o.client()
@@ -265,7 +265,7 @@ func newDockerPull(a *app, o *dockerOptions) *cobra.Command {
 	})
 }
 
-// pull has the daemon pull an image, and writes what the daemon says of it.
+// pull makes the daemon pull an image, and prints the daemon's progress.
 func (c *dockerClient) pull(ctx context.Context, ref, platform string, w io.Writer) error {
 	q := url.Values{"fromImage": {ref}}
 	if platform != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// box returns the sandbox of a container, which "exec" and "cp" speak to by the daemon's
-// own API.
+// box returns the sandbox of a container; "exec" and "cp" use the daemon's own API for
+// it.
 func (c *dockerClient) box(ctx context.Context, a *app, container string) (string, error) {
 	var found struct{ ID string }
 	if err := c.send(ctx, http.MethodGet, path.Join("/containers", container, "json"), nil, nil, &found); err != nil {

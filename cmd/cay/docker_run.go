@@ -75,7 +75,7 @@ func newDockerRun(a *app, o *dockerOptions) *cobra.Command {
 	return o.command(a, c, func(ctx context.Context, d *dockerClient, args []string) error { return f.run(ctx, a, d, args) })
 }
 
-// body is the request that creates the container.
+// body returns the request that creates the container.
 func (f *dockerRun) body(args []string) (map[string]any, error) {
 	env, err := parseEnv(f.envFiles, f.env, os.LookupEnv)
 	if err != nil {
@@ -144,7 +144,7 @@ func dockerBytes(text string) (int64, error) {
 	return n << shift, nil
 }
 
-// create makes the container, for which it pulls the image if need be.
+// create creates the container, and pulls the image if it is missing.
 func (f *dockerRun) create(ctx context.Context, a *app, d *dockerClient, args []string) (id string, err error) {
 	body, err := f.body(args)
 	if err != nil {
@@ -231,7 +231,7 @@ func (f *dockerRun) run(ctx context.Context, a *app, d *dockerClient, args []str
 	return &exitError{end.StatusCode, nil}
 }
 
-// unstarted removes a container that was to remove itself and has not run.
+// unstarted removes a container with --rm that has not run.
 func (f *dockerRun) unstarted(ctx context.Context, d *dockerClient, at string, err error) error {
 	if f.remove {
 		err = errors.Join(err, d.send(context.WithoutCancel(ctx), http.MethodDelete, at, url.Values{"force": {"1"}}, nil, nil))

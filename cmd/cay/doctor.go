@@ -29,7 +29,7 @@ const doctorHelp = `Check whether this machine can run sandboxes, and say how to
 
 Exit codes: 0 all that is needed is there, 1 something is missing, 2 wrong usage.`
 
-// verdict is how a check ended. Only fail makes doctor exit with 1.
+// verdict is the result of a check. Only fail makes doctor exit with 1.
 type verdict string
 
 const (
@@ -70,7 +70,7 @@ func newDoctorCommand(a *app) *cobra.Command {
 	})
 }
 
-// colour reports whether standard output takes colours.
+// colour reports whether standard output supports colours.
 func (a *app) colour() bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(a.stdout)
 }
@@ -236,7 +236,7 @@ func checkData(h host) finding {
 	return finding{Check: "data", Verdict: ok, Detail: h.data}
 }
 
-// existing returns the directory itself or the nearest one above that exists.
+// existing returns the directory itself or its nearest existing parent.
 func existing(dir string) string {
 	for {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
@@ -280,10 +280,10 @@ func amount(check string, have, need, want int64, fix string) finding {
 	return f
 }
 
-// manyOld is how many bytes of snapshots that nothing needs doctor warns of.
+// manyOld is the size of unneeded snapshots from which doctor warns, in bytes.
 const manyOld = 1 << 30
 
-// checkSnapshots asks the daemon for snapshots that only take room.
+// checkSnapshots asks the daemon for unneeded snapshots.
 func (a *app) checkSnapshots(ctx context.Context) finding {
 	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
@@ -300,7 +300,7 @@ func (a *app) checkSnapshots(ctx context.Context) finding {
 
 const daemonTimeout = 5 * time.Second
 
-// checkDaemon asks the daemon for its version. None on this machine is no
+// checkDaemon asks the daemon for its version. A machine without a daemon is no
 // fault: cay run works without.
 func (a *app) checkDaemon(ctx context.Context) finding {
 	url, meant := a.url, true

@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Exit codes. Commands that run a program in a sandbox pass on the program's.
+// Exit codes. Commands that run a program in a sandbox exit with the program's code.
 const (
 	exitOK       = 0
 	exitGeneral  = 1
@@ -56,7 +56,8 @@ func (e *interruptError) exitCode() int { return exitSignal + int(e.signal) }
 // report prints err as one line and a hint, or with --json as one line of JSON, and returns the
 // exit code for it.
 func (a *app) report(err error) int {
-	// Errors of the network carry a code of their own; this is our standard output.
+	// Errors of the network have a code of their own; an EPIPE without a code is our
+	// standard output's.
 	if errors.Is(err, syscall.EPIPE) && !errors.As(err, new(*cay.Error)) {
 		return errBrokenPipe.code
 	}
@@ -143,9 +144,10 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintln(a.stderr, "cay: "+oneLine(fmt.Sprintf(format, args...)))
 }
 
-// repeatWindow is how soon after a signal the same one is a copy of it. GNU timeout signals
-// its child and then the child's process group, npm and make pass on what the terminal has
-// sent to all: neither means the user's second Ctrl-C.
+// repeatWindow is the time in which a signal equal to the last one counts as a copy. GNU
+// timeout signals its child and then the child's process group, and npm and make forward
+// signals that the terminal has sent to all processes: neither means the user's second
+// Ctrl-C.
 const repeatWindow = 100 * time.Millisecond
 
 // interrupts passes each signal to the current receiver: first the function that cancels
@@ -173,20 +175,21 @@ func watchSignals(cancel func(cause error)) *interrupts {
 		first = false
 		cancel(&interruptError{s})
 	})
-	// A write to a closed pipe is an error to clean up after, not a sudden death.
+	// A write to a closed pipe must return an error, so that the command can clean up, and
+	// not kill this process.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	signal.Notify(i.ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	return i
 }
 
-// newInterrupts starts to hand what is sent to ch to handle.
+// newInterrupts starts to pass the signals sent to ch to handle.
 func newInterrupts(handle func(syscall.Signal)) *interrupts {
 	i := &interrupts{ch: make(chan os.Signal, 8), done: make(chan struct{}), handler: handle}
 	go i.dispatch()
 	return i
 }
 
-// dispatch hands on signals until ch is closed.
+// dispatch passes signals on until ch is closed.
 func (i *interrupts) dispatch() {
 	defer close(i.done)
 	var last os.Signal
@@ -204,7 +207,7 @@ func (i *interrupts) dispatch() {
 	}
 }
 
-// take puts handle in charge of signals until release is called.
+// take makes handle the receiver of signals until release is called.
 func (i *interrupts) take(handle func(syscall.Signal)) (release func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -217,7 +220,7 @@ func (i *interrupts) take(handle func(syscall.Signal)) (release func()) {
 	}
 }
 
-// atExit makes f run if a signal ends the process at once; undo takes it back.
+// atExit makes f run if a signal ends the process at once; undo removes f.
 func (i *interrupts) atExit(f func()) (undo func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -35,7 +35,7 @@ func TestForward(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A sandbox of the fake runtime shares our network: its port is ours.
+	// A sandbox of the fake runtime shares this host's network and ports.
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestForward(t *testing.T) {
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	// The echo ends only if the end of our side reached it.
+	// The echo ends only if it has received the end of our side.
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
 		t.Fatalf("got %q, %v", got, err)
 	}

@@ -51,7 +51,7 @@ func (f *moneyFlag) Set(text string) (err error) {
 
 func (f *moneyFlag) Type() string { return "dollars" }
 
-// whenFlag is a time, or how long ago it was, in days, too.
+// whenFlag is a time, or a time ago, which may be in days.
 type whenFlag struct{ timeFlag }
 
 var daysAgo = regexp.MustCompile(`^([0-9]{1,5})d$`)
@@ -99,7 +99,8 @@ func writeCSV(w io.Writer, rows [][]string) error {
 	return cw.Error()
 }
 
-// dollars is an amount for people: as exact as its size makes useful.
+// dollars returns an amount for people, rounded to a precision that suits its
+// size.
 func dollars(m gateway.Money) string {
 	abs := m
 	if m < 0 {

@@ -99,8 +99,8 @@ func newGatewayBudgetsList(a *app) *cobra.Command {
 	})
 }
 
-// usedText is how much of a budget is spent, in percent, and how much with what
-// requests under way may cost.
+// usedText returns the spent share of a budget in percent, and the share that
+// includes the possible cost of requests in progress.
 func usedText(b *gateway.Budget) string {
 	if b.Limit == 0 {
 		return ""

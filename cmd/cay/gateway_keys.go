@@ -47,7 +47,7 @@ func (f *keyScopeFlags) register(c *cobra.Command) {
 // scopeFlags are the flags that set the scope.
 var scopeFlags = []string{"model", "provider", "rpm", "tpm", "concurrency", "max-output", "cache"}
 
-// expiry returns when a key expires, nil if that was not said.
+// expiry returns when a key expires, nil if no flag sets it.
 func (f *keyScopeFlags) expiry(c *cobra.Command) (*time.Time, error) {
 	if !c.Flags().Changed("expires") {
 		return nil, nil

@@ -70,7 +70,7 @@ func newGatewayModels(a *app) *cobra.Command {
 	})
 }
 
-// gatewayClient returns the client for what is managed of the gateway.
+// gatewayClient returns the client that manages the gateway.
 func gatewayClient(a *app) *gateway.Client {
 	o := a.options()
 	return &gateway.Client{URL: o.URL, Token: o.Token, Team: o.Team}

@@ -145,7 +145,7 @@ func (o *gatewayModelsUpdateOptions) write(l *catalog.List) error {
 	return nil
 }
 
-// target fills in where the list goes to.
+// target sets the file to write the list to.
 func (o *gatewayModelsUpdateOptions) target() error {
 	if o.to != "" {
 		return nil

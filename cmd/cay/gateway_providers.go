@@ -184,7 +184,7 @@ func readProvider(a *app, path string) (*gateway.ProviderParams, error) {
 	return p, nil
 }
 
-// overlay returns base with what flags say.
+// overlay returns base with the values of flags.
 func overlay(base, flags gateway.ProviderParams) gateway.ProviderParams {
 	base.Disabled = base.Disabled || flags.Disabled
 	if len(flags.Format) > 0 {

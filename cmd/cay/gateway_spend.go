@@ -59,7 +59,8 @@ func (o *gatewaySpendOptions) run(ctx context.Context, a *app) error {
 	return a.show(rows, func(w io.Writer) { o.table(w, rows) })
 }
 
-// latencyOf is how long the requests of a row took; all zero if none succeeded.
+// latencyOf returns the latency of a row's requests; all zero if none
+// succeeded.
 func latencyOf(s *gateway.Spend) gateway.Latency {
 	if s.Latency == nil {
 		return gateway.Latency{}

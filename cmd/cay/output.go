@@ -24,7 +24,7 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// show prints v as JSON if asked to, else what text writes.
+// show prints v as JSON with --json, otherwise the output of text.
 func (a *app) show(v any, text func(w io.Writer)) error {
 	if a.json {
 		return a.printJSON(v)
@@ -35,7 +35,7 @@ func (a *app) show(v any, text func(w io.Writer)) error {
 }
 
 // errWriter remembers the first error, so that callers may print without
-// looking each time.
+// checking each time.
 type errWriter struct {
 	w   io.Writer
 	err error
@@ -103,7 +103,7 @@ func mibText(mib int64) string { return bytesText(mib << 20) }
 
 func vcpuText(n float64) string { return strconv.FormatFloat(n, 'g', -1, 64) }
 
-// agoText is how long ago t was, or how long it is to t.
+// agoText returns the time since t, or until t.
 func agoText(t time.Time) string {
 	if t.IsZero() {
 		return ""

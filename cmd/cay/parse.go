@@ -33,7 +33,8 @@ func (f *sizeFlag) Set(text string) (err error) {
 
 func (f *sizeFlag) Type() string { return "size" }
 
-// withHint puts an error's hint into its text, for places that keep only that.
+// withHint appends an error's hint to its text, for callers that keep only the
+// text.
 func withHint(err error) error {
 	if hint := hintOf(err); hint != "" {
 		return fmt.Errorf("%w; %s", err, hint)
@@ -62,8 +63,9 @@ func parseMode(text string) (sandbox.NetworkMode, error) {
 	return "", fmt.Errorf("%q is neither %s nor %s", text, sandbox.AllowAll, sandbox.DenyAll)
 }
 
-// parseEnv reads files of K=V lines and then K=V or K given one by one, which
-// win. K alone takes the value K has here.
+// parseEnv reads files of K=V lines and then single K=V or K arguments, which
+// override the files. K alone takes the value of K in this process's
+// environment.
 func parseEnv(files, pairs []string, lookup func(string) (string, bool)) (map[string]string, error) {
 	env := make(map[string]string)
 	for _, file := range files {
@@ -140,7 +142,7 @@ func parseTags(pairs []string) (map[string]string, error) {
 	return tags, nil
 }
 
-// place is one end of a copy.
+// place is the source or the destination of a copy.
 type place struct {
 	sandbox string // empty: this machine
 	path    string // "-" on this machine: standard input or output
@@ -181,7 +183,7 @@ func durationValue(flag string, d time.Duration, changed bool) (sandbox.Duration
 	return sandbox.Duration(d), nil
 }
 
-// signalValue is the value of a flag that names a signal; 0 if it was not given.
+// signalValue returns the value of a flag that names a signal; 0 if not given.
 func signalValue(flag, s string) (sandbox.Signal, error) {
 	if s == "" {
 		return 0, nil
@@ -196,7 +198,7 @@ func signalValue(flag, s string) (sandbox.Signal, error) {
 	return sandbox.Signal(n), nil
 }
 
-// splitDash takes a leading "--" off a command.
+// splitDash removes a leading "--" from a command.
 func splitDash(argv []string) []string {
 	if len(argv) > 0 && argv[0] == "--" {
 		return argv[1:]

@@ -44,7 +44,7 @@ func (p *progress) image(s sandbox.ImageProgress) {
 	p.step(clean(name), s.Current, s.Total)
 }
 
-// step shows how far the work called name is; total 0 means unknown.
+// step shows the progress of the work called name; total 0 means unknown.
 func (p *progress) step(name string, current, total int64) {
 	if p == nil {
 		return
@@ -69,7 +69,7 @@ func (p *progress) step(name string, current, total int64) {
 	bar.SetCurrent(current)
 }
 
-// amountText is how much of a bar's bytes are done.
+// amountText returns the done part of a bar's bytes.
 func amountText(s decor.Statistics) string {
 	switch {
 	case s.Current == 0 && s.Total <= 0:
@@ -80,10 +80,10 @@ func amountText(s decor.Statistics) string {
 	return bytesText(s.Current) + " / " + bytesText(s.Total)
 }
 
-// countText is how many of the things a bar counts are done.
+// countText returns the done part of a bar's items.
 func countText(s decor.Statistics) string { return fmt.Sprintf("%d / %d", s.Current, s.Total) }
 
-// done takes the bars away. Call it before anything else is printed.
+// done removes the bars. Call it before printing anything else.
 func (p *progress) done() {
 	if p == nil || p.ui == nil {
 		return

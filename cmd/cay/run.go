@@ -110,7 +110,8 @@ func (o *runOptions) run(ctx context.Context, a *app) error {
 	persistent := o.name != "" && o.keep // whether it was named here does not say
 	create.Persistent = &persistent
 	if create.Name = o.name; create.Name == "" {
-		// Chosen here, so that a sandbox whose creation was cut short can be found and removed.
+		// The name is chosen here, so that a sandbox whose creation was cut short can be found
+		// and removed.
 		create.Name = "run-" + strings.ToLower(rand.Text()[:12])
 	}
 
@@ -164,8 +165,7 @@ func (o *runOptions) inSandbox(ctx context.Context, a *app, c *sandbox.Client, c
 	return err
 }
 
-// programEnded reports whether err is how a program ended, rather than why it
-// was not seen to.
+// programEnded reports whether err is the exit of a program, and not a failure to observe it.
 func programEnded(err error) bool {
 	var exit *exitError
 	if err == nil {
@@ -183,7 +183,7 @@ func (a *app) remove(ctx context.Context, c *sandbox.Client, ref string) {
 	}
 }
 
-// before is the error of what came before the program.
+// before returns the error of a step before the program.
 func before(ctx context.Context, err error) error {
 	var i *interruptError
 	if errors.As(context.Cause(ctx), &i) {

@@ -230,7 +230,7 @@ func flowCells(f sandbox.Flow) []string {
 	}
 }
 
-// flowTarget is where a flow went, or wanted to.
+// flowTarget returns the destination of a flow.
 func flowTarget(f sandbox.Flow) string {
 	to := f.Address
 	if f.Name != "" {

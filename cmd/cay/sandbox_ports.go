@@ -174,8 +174,8 @@ func parseForward(text string) (port, local int, err error) {
 	return port, local, nil
 }
 
-// refuseOld returns an error for LOCAL:PORT that can only be meant as PORT:LOCAL, as it was before: a
-// program listens in the sandbox at the first, and none at the second.
+// refuseOld returns an error for LOCAL:PORT, the former order of PORT:LOCAL, if the meaning is
+// certain: a program in the sandbox listens at the first port, and none at the second.
 func (f *forwarder) refuseOld(ctx context.Context, port, local int) error {
 	if local == 0 || local == port || !f.listens(ctx, local) || f.listens(ctx, port) {
 		return nil
@@ -200,7 +200,7 @@ type forwarded struct {
 	Address string `json:"address"`
 }
 
-// forward listens for all specs, says where, and serves until ctx ends.
+// forward listens for all specs, prints the addresses, and serves until ctx ends.
 func (a *app) forward(ctx context.Context, s *sandbox.Sandbox, address string, specs []string) error {
 	f := &forwarder{a: a, client: a.sandboxes(), ref: s.ID, slots: make(chan struct{}, maxForwards)}
 	defer f.close()
@@ -245,7 +245,8 @@ type forwarder struct {
 	work      sync.WaitGroup
 }
 
-// close ends all; serve's context has ended, or nothing was accepted yet.
+// close ends all connections; call it after serve's context has ended, or before anything was
+// accepted.
 func (f *forwarder) close() {
 	for _, l := range f.listeners {
 		l.Close()
@@ -275,7 +276,7 @@ func (f *forwarder) serve(ctx context.Context, l net.Listener, port int) {
 	}
 }
 
-// connect joins a local connection to a new one into the sandbox.
+// connect opens a connection into the sandbox and joins it with a local connection.
 func (f *forwarder) connect(ctx context.Context, local net.Conn, port int) {
 	defer local.Close()
 	remote, err := f.client.DialPort(ctx, f.ref, port)
@@ -296,7 +297,7 @@ func (f *forwarder) connect(ctx context.Context, local net.Conn, port int) {
 	both.Wait()
 }
 
-// pipe copies until src ends, and ends dst's other side the same way.
+// pipe copies until src ends, and then ends dst in the same way.
 func pipe(dst, src net.Conn) {
 	_, err := io.Copy(dst, src)
 	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {

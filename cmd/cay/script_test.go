@@ -109,8 +109,8 @@ func cmdSignal(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(syscall.Kill(pid, signals[args[0]]))
 }
 
-// TestHelp keeps the help of every command in one golden file, so that a change
-// of the command line is seen in review.
+// TestHelp keeps the help of every command in one golden file, so that
+// reviewers see each change of the command line.
 func TestHelp(t *testing.T) {
 	t.Setenv("CAY_DATA", "/var/lib/cay")
 	var b strings.Builder
@@ -133,8 +133,8 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// walk calls f with the help of cmd and of all commands below it, except those
-// cobra brings along.
+// walk calls f with the help of cmd and of all commands below it, except
+// cobra's own.
 func walk(cmd *cobra.Command, f func(path, help string)) {
 	if cmd.Hidden || cmd.Name() == "completion" || cmd.Name() == "help" {
 		return

@@ -22,8 +22,8 @@ as shown here.
 
 Exit codes: 0 stopped as asked, 1 error, 2 wrong usage or configuration.`
 
-// settingFlag remembers what was given for a setting on the command line. The
-// value is checked at once, but takes its place among the sources only in config.Load.
+// settingFlag remembers what was given for a setting on the command line. The value is
+// checked at once, but config.Load merges it with the other sources.
 type settingFlag struct {
 	setting config.Setting
 	given   map[string]string

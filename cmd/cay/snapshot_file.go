@@ -102,8 +102,8 @@ func writeWhole(file string, r io.Reader) error {
 	return err
 }
 
-// reasonOf is err without the operation and the path, for a message that has
-// names people know.
+// reasonOf returns err without the operation and the path, for a message with
+// its own names.
 func reasonOf(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
@@ -112,7 +112,7 @@ func reasonOf(err error) error {
 	return err
 }
 
-// countingReader shows how much was read of r; total 0 means unknown.
+// countingReader shows the progress of reading r; total 0 means unknown.
 type countingReader struct {
 	r        io.Reader
 	p        *progress

@@ -47,7 +47,7 @@ func newSnapshotTree(a *app) *cobra.Command {
 	})
 }
 
-// ancestors walks to the root from a snapshot, or from the one of a sandbox.
+// ancestors walks to the root from a snapshot, or from a sandbox's snapshot.
 func ancestors(ctx context.Context, c *sandbox.Client, ref string, p sandbox.SnapshotTreeParams) (*sandbox.SnapshotTree, error) {
 	tree, err := c.SnapshotTree(ctx, ref, p)
 	if cay.CodeOf(err) != cay.NotFound {
@@ -65,7 +65,8 @@ func ancestors(ctx context.Context, c *sandbox.Client, ref string, p sandbox.Sna
 	return c.SnapshotTree(ctx, s.SnapshotID, p)
 }
 
-// familyTree is a snapshot with the ways to the root and to the newest.
+// familyTree is a snapshot with the paths to the root and to the newest
+// descendant.
 type familyTree struct {
 	Anchor      sandbox.SnapshotNode   `json:"anchor"`
 	Ancestors   []sandbox.SnapshotNode `json:"ancestors"`       // the parent first

@@ -97,7 +97,7 @@ func (f *spanFlag) value() *sandbox.Duration {
 	return &f.span
 }
 
-// never is how people write an expiration of 0.
+// never is the text for an expiration of 0.
 const never = "never"
 
 const day = 24 * time.Hour
@@ -119,7 +119,7 @@ func parseSpan(text string) (sandbox.Duration, error) {
 	return sandbox.Duration(d), nil
 }
 
-// spanText is how long something is kept, the way parseSpan reads it.
+// spanText returns a duration in the form that parseSpan reads.
 func spanText(d sandbox.Duration) string {
 	switch t := time.Duration(d); {
 	case t == 0:
@@ -152,7 +152,7 @@ func (f *retentionFlag) Set(text string) error {
 
 func (f *retentionFlag) Type() string { return "rule" }
 
-// How --keep names what is no number.
+// The words of --keep that are not numbers.
 const (
 	keepAll     = "all"
 	keepDefault = "default"
@@ -176,7 +176,7 @@ func parseRetention(text string) (r sandbox.Retention, err error) {
 	return r, r.Validate()
 }
 
-// retentionText is a rule the way parseRetention reads it.
+// retentionText returns a retention in the form that parseRetention reads.
 func retentionText(r *sandbox.Retention) string {
 	count := strconv.Itoa(r.Keep)
 	switch {
@@ -191,7 +191,7 @@ func retentionText(r *sandbox.Retention) string {
 	return count + "," + spanText(r.MaxAge)
 }
 
-// keptText tells people what is kept of a sandbox's snapshots.
+// keptText describes the retention of a sandbox's snapshots to people.
 func keptText(s *sandbox.Sandbox) string {
 	text := "for ever"
 	if s.SnapshotExpiration != 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// synonyms are the words of docker, fly, gh, kubectl and shells for commands of cay.
+// synonyms map words of docker, fly, gh, kubectl and shells to commands of cay.
 var synonyms = map[string][]string{
 	"ps": {"list"}, "ls": {"list"}, "show": {"get"}, "inspect": {"get"}, "describe": {"get"}, "status": {"get", "doctor"}, "info": {"get", "doctor"},
 	"rm": {"remove", "delete"}, "rmi": {"remove"}, "delete": {"remove", "delete"}, "destroy": {"remove", "delete"}, "del": {"remove", "delete"},
@@ -27,7 +27,7 @@ var answers = map[string]string{
 	"mv":     `names stay; "cay sandbox fork SANDBOX --name NAME" makes a copy under another`,
 }
 
-// unknown is the error for a word that is no sub-command of cmd.
+// unknown returns the error for a word that is no sub-command of cmd.
 func unknown(cmd *cobra.Command, word string) error {
 	msg := fmt.Sprintf("%q has no command %q", cmd.CommandPath(), word)
 	if answer := answers[strings.ToLower(word)]; answer != "" {
@@ -42,8 +42,8 @@ func unknown(cmd *cobra.Command, word string) error {
 	return &usageError{msg, cmd.CommandPath()}
 }
 
-// suggestions returns the commands that word may mean as a sub-command of cmd, the best alone,
-// or none: a bad one is worse.
+// suggestions returns the commands that word may mean as a sub-command of cmd, or only the
+// best one. It returns none rather than bad ones.
 func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 	word = strings.ToLower(word)
 	root := cmd.Root()
@@ -74,7 +74,7 @@ func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 			return found
 		}
 	}
-	// A slip of the keys: two in a long word, none in one that is hardly a word.
+	// Allow for typing errors: two in a long word, none in a very short one.
 	cmd.SuggestionsMinimumDistance = len(word) / 3
 	if names := cmd.SuggestionsFor(word); len(names) > 0 {
 		return []*cobra.Command{child(cmd, names[0])}

@@ -51,7 +51,7 @@ func TestSuggestions(t *testing.T) {
 	}
 }
 
-// No word leads to a command that is not there, and every synonym leads somewhere.
+// Every suggestion is an existing command, and every synonym leads to one.
 func TestSuggestions_exist(t *testing.T) {
 	t.Parallel()
 	root := newRootCommand(newApp())

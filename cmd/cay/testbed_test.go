@@ -183,7 +183,8 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	return &testbed{"http://" + l.Addr().String(), string(token[:len(token)-1]), book, stop}, nil
 }
 
-// testImages is a store of empty images; "missing" cannot be had.
+// testImages is a store of empty images; "missing" is an image that it does not
+// have.
 type testImages struct {
 	dir string
 
@@ -307,7 +308,7 @@ func (i *testImages) GC(context.Context, sandbox.ImageGCParams) (*sandbox.ImageG
 }
 
 // testMain is the command line with a testbed in place of a daemon, both for
-// serve and for commands that bring their own engine.
+// serve and for commands that start their own engine.
 func testMain() {
 	reexec()
 	a := newApp()

@@ -44,7 +44,8 @@ func (c *console) typeText(s string) {
 	}
 }
 
-// expect reads until the terminal has shown want, and forgets what came up to there.
+// expect reads until the terminal has shown want, and discards the output up to
+// there.
 func (c *console) expect(want string) {
 	c.t.Helper()
 	buf := make([]byte, 4096)
@@ -60,7 +61,7 @@ func (c *console) expect(want string) {
 	c.seen.WriteString(rest)
 }
 
-// state returns the terminal's settings. Not by way of Fd, which would make the
+// state returns the terminal's settings. It avoids Fd, which would make reads of the
 // file block beyond its deadline.
 func (c *console) state() *term.State {
 	c.t.Helper()

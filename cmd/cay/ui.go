@@ -70,7 +70,7 @@ func (a *app) loginLink(ctx context.Context, cfg config.Config, s started) strin
 	return loginAddress(address, link)
 }
 
-// loginAddress has the code behind a "#", so that no server and no log gets to see it.
+// loginAddress puts the code after a "#", so that no server and no log gets it.
 func loginAddress(daemon string, link *account.LoginLink) string {
 	return strings.TrimSuffix(daemon, "/") + "/ui/login#" + link.Code
 }

@@ -47,7 +47,7 @@ The token among them is for one project and good for 30 days, or for 12 hours if
 one it is made with is bound to a project. It is kept in the user's cache directory,
 and printed again while it is good.`
 
-// vercelOptions say whom a program is to speak for.
+// vercelOptions name the team and project that a program acts for.
 type vercelOptions struct {
 	project    string
 	deployment string
@@ -98,10 +98,10 @@ func newVercelEnv(a *app) *cobra.Command {
 	})
 }
 
-// variable is one of a program's environment.
+// variable is a variable of a program's environment.
 type variable struct{ name, value string }
 
-// shells write a variable in their languages; json is written as a whole.
+// shells write a variable in the languages of shells; json is written as a whole.
 var shells = map[string]func(w io.Writer, v variable){
 	"sh": func(w io.Writer, v variable) {
 		fmt.Fprintf(w, "export %s='%s'\n", v.name, strings.ReplaceAll(v.value, "'", `'\''`))
@@ -148,7 +148,7 @@ func newVercelExec(a *app) *cobra.Command {
 		for _, v := range vars {
 			env = append(env, v.name+"="+v.value)
 		}
-		// The last of a name wins in os/exec, not in every program.
+		// os/exec uses the last value of a name; not every program does.
 		cmd := exec.Cmd{Env: env}
 		if err := syscall.Exec(path, argv, cmd.Environ()); err != nil {
 			return &exitError{exitFailed, cay.Errorf(cay.Invalid, "%s cannot be run: %w", path, err)}
@@ -221,8 +221,8 @@ func (a *app) gatewayURL(ctx context.Context) (string, error) {
 	return conn.URL(), nil
 }
 
-// gatewayVariable is the gateway's address as the preload takes it: preload.Off if it is
-// off, "" if it cannot be reached from here.
+// gatewayVariable returns the gateway's address for the preload: preload.Off if the
+// gateway is off, "" if it cannot be reached from here.
 func (a *app) gatewayVariable(ctx context.Context) (string, error) {
 	at, err := a.gatewayURL(ctx)
 	var wrong *exitError
@@ -238,7 +238,7 @@ func (a *app) gatewayVariable(ctx context.Context) (string, error) {
 	return at, err
 }
 
-// withOption adds an option to a list of them, once.
+// withOption adds an option to a list of options, once.
 func withOption(options, option string) string {
 	for o := range strings.FieldsSeq(options) {
 		if o == option {
@@ -248,7 +248,7 @@ func withOption(options, option string) string {
 	return strings.TrimSpace(options + " " + option)
 }
 
-// withDir puts a directory in front of a list of them, once.
+// withDir puts a directory in front of a list of directories, once.
 func withDir(list, dir string) string {
 	dirs := []string{dir}
 	for _, d := range filepath.SplitList(list) {

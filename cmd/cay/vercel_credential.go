@@ -20,11 +20,12 @@ import (
 
 const (
 	vercelTokenLife = 30 * 24 * time.Hour
-	// vercelTokenRest is how long a token that is used again must still be good.
+	// vercelTokenRest is how long a stored token must still be valid to be reused.
 	vercelTokenRest = 24 * time.Hour
 )
 
-// vercelCredential is a token in the form the clients take, and whom it speaks for.
+// vercelCredential is a token in the form for the clients, with its team and
+// project.
 type vercelCredential struct {
 	URL       string    `json:"url"` // of the daemon
 	TeamID    string    `json:"team_id"`
@@ -33,8 +34,8 @@ type vercelCredential struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// credential returns one that is stored in a directory and still good, or makes
-// one and stores it.
+// credential returns a stored credential that is still valid, or makes one and
+// stores it.
 func (o *vercelOptions) credential(ctx context.Context, a *app, dir string) (*vercelCredential, error) {
 	opts := a.options()
 	conn, err := wire.Target{URL: opts.URL}.Resolve()
@@ -66,7 +67,7 @@ func (o *vercelOptions) credential(ctx context.Context, a *app, dir string) (*ve
 	return c, keepFile(file, string(text)+"\n", 0o600)
 }
 
-// find returns the id of the project to speak for.
+// find returns the id of the project that the program acts for.
 func (o *vercelOptions) find(ctx context.Context, c *account.Client, who *account.Identity) (string, error) {
 	switch {
 	case o.project != "":
@@ -133,7 +134,7 @@ func issue(ctx context.Context, c *account.Client, who *account.Identity, want v
 	return &want, nil
 }
 
-// vercelDir is where the user's files for such programs are.
+// vercelDir returns the directory of the user's files for such programs.
 func vercelDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -164,7 +165,7 @@ func keepFile(path, text string, mode fs.FileMode) error {
 	return os.Rename(f.Name(), path)
 }
 
-// fileURL is a path as a URL without white space, as Node's options take it.
+// fileURL returns a path as a URL without white space, for Node's options.
 func fileURL(path string) string {
 	u := url.URL{Scheme: "file", Path: path}
 	return strings.ReplaceAll(u.String(), "'", "%27")

@@ -58,14 +58,14 @@ func (o *vercelOptions) workflowVariables(argv []string) ([]variable, error) {
 	return []variable{
 		{"VERCEL_DEPLOYMENT_ID", id},
 		{"WORKFLOW_TARGET_WORLD", cmp.Or(os.Getenv("WORKFLOW_TARGET_WORLD"), "vercel")},
-		// The other transport, a WebSocket, cannot be pointed at a daemon.
+		// The other transport, a WebSocket, cannot be directed at a daemon.
 		{"WORKFLOW_EVENTS_TRANSPORT", cmp.Or(os.Getenv("WORKFLOW_EVENTS_TRANSPORT"), "http")},
 	}, nil
 }
 
-// deploymentID returns the id of the build that the working directory holds: the one that
-// the user has set, else one derived from the build, else one of the directory. A command
-// for development does not run the build, and has the directory's.
+// deploymentID returns the id of the build in the working directory: the id that the user
+// has set, else an id derived from the build, else from the directory. A command for
+// development does not run the build, and gets the directory's id.
 func (o *vercelOptions) deploymentID(argv []string) (string, error) {
 	from, id := "--deployment", o.deployment
 	if id == "" {

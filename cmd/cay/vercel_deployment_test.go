@@ -8,7 +8,7 @@ import (
 )
 
 // @cayhq/world derives the id of a build as the command line does, so that an app may change
-// from one to the other.
+// between them.
 func TestDeploymentID_AsInJavaScript(t *testing.T) {
 	node, err := exec.LookPath("node")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// flagError says what is wrong with a flag's value in the words of this command line; the errors
-// of the flags' package are Go's.
+// flagError describes an error in a flag's value in the terms of this command line; the errors
+// of the flags' package are in Go's.
 func flagError(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	if !errors.As(err, &value) {
@@ -48,11 +48,11 @@ var fieldFlags = []struct{ field, flag, unit string }{
 	{"snapshot_id", "snapshot", ""},
 }
 
-// field matches what begins a message about a field: its name, with where in a list it is.
+// field matches the beginning of a message about a field: its name, with the index in a list.
 var field = regexp.MustCompile(`^([a-z_]+(?:\.[a-z_]+)*)(?:\[[0-9]+\])?((?:\.[a-z_]+)?) `)
 
-// inFlags words an error about a field of the API as one about the flag that was given for
-// it. Policies in files have the fields' own names.
+// inFlags converts an error about a field of the API to an error about the flag that set the
+// field. Policies in files keep the fields' own names.
 func inFlags(cmd *cobra.Command, err error) error {
 	var e *cay.Error
 	if cmd == nil || !errors.As(err, &e) || e.Code != cay.Invalid {

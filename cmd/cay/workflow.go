@@ -30,7 +30,7 @@ it answers; otherwise the database is opened, and nothing runs meanwhile.
 Times are given as 2026-11-20, 2026-11-20T12:00:00Z, or as 2h for two hours ago.
 With --json events and streams are a line of JSON each, everything else one value.`
 
-// workflowFlags say whose runs they are.
+// workflowFlags name the database or the project of the runs.
 type workflowFlags struct{ db, project string }
 
 func newWorkflowCommand(a *app) *cobra.Command {
@@ -49,7 +49,7 @@ func newWorkflowCommand(a *app) *cobra.Command {
 	return c
 }
 
-// with calls do with where the runs are.
+// with calls do with the backend of the runs.
 func (f *workflowFlags) with(ctx context.Context, a *app, do func(b workflow.Backend) error) error {
 	db := f.db
 	if db == "" {
@@ -187,7 +187,7 @@ func parseAttributes(pairs []string) (map[string]string, error) {
 	return out, nil
 }
 
-// timeFlag is a time, or how long ago it was.
+// timeFlag is a time, or a time ago.
 type timeFlag struct {
 	text string
 	time time.Time
@@ -203,7 +203,7 @@ func (f *timeFlag) Set(text string) error {
 
 func (f *timeFlag) Type() string { return "time" }
 
-// parseTime reads a time, or how far it is from now, in the direction of sign.
+// parseTime reads a time, or its distance from now, in the direction of sign.
 func parseTime(text string, now time.Time, sign time.Duration) (time.Time, error) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02"} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
@@ -314,7 +314,7 @@ func (o *workflowListOptions) list(ctx context.Context, b workflow.Backend, q wo
 	return runs, more, nil
 }
 
-// runStatus is a run's state for people.
+// runStatus returns a run's status for people.
 func runStatus(r *protocol.Run) string {
 	switch {
 	case r.Status == history.Failed && r.ErrorCode != "" && r.ErrorCode != history.CodeUser:
@@ -327,7 +327,7 @@ func runStatus(r *protocol.Run) string {
 	return string(r.Status)
 }
 
-// tookText is how long a run took, or has taken so far.
+// tookText returns the duration of a run, so far if it still runs.
 func tookText(r *protocol.Run) string {
 	switch {
 	case r.StartedAt.IsZero():
@@ -338,7 +338,7 @@ func tookText(r *protocol.Run) string {
 	return roundText(r.CompletedAt.Sub(r.StartedAt))
 }
 
-// roundText is a duration as precise as people care about.
+// roundText returns a duration, rounded for people.
 func roundText(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -445,7 +445,7 @@ func payloadText(p protocol.Payload) string {
 	return string(v)
 }
 
-// errorText is the error in an envelope, for people.
+// errorText returns the error in an envelope, for people.
 func errorText(p protocol.Payload) string {
 	var e struct {
 		Message string `json:"message"`

@@ -14,7 +14,7 @@ import (
 )
 
 // apps returns the apps of other languages that the daemon wakes. Errors: not_supported with
-// a database of a program's own.
+// a program's own database.
 func (f *workflowFlags) apps(a *app) (*workflow.Apps, error) {
 	if f.db != "" || os.Getenv("CAY_WORKFLOW_DB") != "" {
 		return nil, cay.Errorf(cay.NotSupported, "a database of a program's own has no deployments: its runs are in Go").

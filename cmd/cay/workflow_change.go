@@ -81,7 +81,7 @@ func (o *workflowCancelOptions) run(ctx context.Context, a *app, b workflow.Back
 	return errors.Join(errs...)
 }
 
-// cancel cancels the runs named, or those the flags select.
+// cancel cancels the named runs, or the runs that the flags select.
 func (o *workflowCancelOptions) cancel(ctx context.Context, b workflow.Backend, ids []string) ([]workflow.CancelResult, error) {
 	if len(ids) == 0 {
 		q, err := o.filter.query()

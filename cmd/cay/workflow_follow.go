@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// maxShown bounds the runs whose last line is remembered, so as not to print it twice.
+// maxShown bounds the runs whose last line is remembered to avoid printing it twice.
 const maxShown = 10_000
 
 // runFollower prints a list of runs as it changes.
@@ -22,7 +22,7 @@ type runFollower struct {
 	shown map[string]int64 // events of each run when it was printed last
 }
 
-// watch prints runs, and then what becomes of the list until ctx ends.
+// watch prints runs, and then the changes of the list until ctx ends.
 func (o *workflowListOptions) watch(ctx context.Context, a *app, b workflow.Backend, q workflow.Query) error {
 	r, err := b.WatchRuns(ctx, q)
 	if err != nil {

@@ -94,7 +94,7 @@ func (a *app) putSchedule(ctx context.Context, b workflow.Backend, s workflow.Sc
 	return a.showNext(out)
 }
 
-// showNext prints when a schedule is due next.
+// showNext prints when a schedule is next due.
 func (a *app) showNext(s *workflow.Schedule) error {
 	p := protocol.ScheduleOf(s)
 	return a.show(p, func(w io.Writer) {

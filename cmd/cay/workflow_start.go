@@ -48,7 +48,7 @@ type workflowStartOptions struct {
 	wait                  bool
 }
 
-// futureFlag is a time, or how long from now.
+// futureFlag is a time, or a time from now.
 type futureFlag struct{ timeFlag }
 
 func (f *futureFlag) Set(text string) error {

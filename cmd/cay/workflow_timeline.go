@@ -26,7 +26,7 @@ func newWorkflowTimeline(a *app, f *workflowFlags) *cobra.Command {
 	c.Flags().BoolVar(&data, "data", false, "with inputs, results and payloads")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		return f.with(ctx, a, func(b workflow.Backend) error {
-			// Errors are payloads, too; people want to see those at least.
+			// Errors are payloads, too; the timeline always shows them.
 			tl, err := workflowd.ReadTimeline(ctx, b, args[0], data || !a.json)
 			if err != nil {
 				return err
@@ -51,10 +51,10 @@ func printTimeline(w io.Writer, t *protocol.Timeline, data bool) {
 	rows.print(w)
 }
 
-// barWidth is how many characters the whole of a run takes.
+// barWidth is the width of a whole run in characters.
 const barWidth = 24
 
-// bar shows where a span lies in its run.
+// bar shows the position of a span in its run.
 func bar(s *protocol.Span, begin, end time.Time) string {
 	whole := max(end.Sub(begin), 1)
 	at := func(t time.Time) int { return int(barWidth * min(max(t.Sub(begin), 0), whole) / whole) }

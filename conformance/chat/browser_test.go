@@ -126,8 +126,8 @@ func (s *served) browse(version, only string) {
 	}
 }
 
-// A page built with useChat and WorkflowChatTransport, of AI SDK 5, 6 and 7, has all of
-// an answer, once, whatever happens meanwhile.
+// A page built with useChat and WorkflowChatTransport, of AI SDK 5, 6 and 7, has the
+// whole answer, exactly once, whatever happens meanwhile.
 func TestPage(t *testing.T) {
 	need(t)
 	for _, version := range versions {

@@ -72,7 +72,7 @@ func TestConvert_AsTheSDK(t *testing.T) {
 
 type object = map[string]any
 
-// normal is v as JSON is read.
+// normal returns v after a round trip through JSON.
 func normal(t *testing.T, v []any) []any {
 	t.Helper()
 	b, err := json.Marshal(v)
@@ -145,7 +145,7 @@ func canonicalPart(p *agent.Part) object {
 	return o
 }
 
-// without returns messages without the parts that drop says.
+// without returns messages without the parts for which drop returns true.
 func without(messages []any, drop func(i int, part object) bool) []any {
 	out := []any{}
 	for i, m := range messages {
@@ -176,7 +176,7 @@ func withoutDenials(messages []any) []any {
 	return without(messages, func(_ int, p object) bool { return isDenial(p) })
 }
 
-// withoutLastDenials leaves out what the SDK says to denials in the last message of a
+// withoutLastDenials leaves out the SDK's answers to denials in the last message of a
 // chat, which cay leaves to the agent.
 func withoutLastDenials(t *testing.T, messages []any, line string) []any {
 	t.Helper()

@@ -90,8 +90,9 @@ func host(t *testing.T, address string) string {
 	return u.Host
 }
 
-// The page's answers come from a model behind the gateway, and a daemon has the runs:
-// it is killed in the middle of an answer, and the page has all of it in the end.
+// The page's answers come from a model behind the gateway, and a daemon keeps the
+// runs: the daemon is killed in the middle of an answer, and the page has the whole
+// answer in the end.
 func TestPage_Daemon(t *testing.T) {
 	need(t)
 	const script = `

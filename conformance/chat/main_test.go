@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/examples/workflow/crashtest"
 )
 
-// In a process that a test has started, the test binary is the program that serves
-// the page: see program_test.go.
+// In a process that a test has started, the test binary acts as the program that
+// serves the page: see program_test.go.
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, program)) }
 
 // need skips a test unless make conformance-chat runs it, which installs the

@@ -146,7 +146,7 @@ type actor struct{}
 // pace is how long the actor takes for a word.
 const pace = 25 * time.Millisecond
 
-// speaking is how many calls of it are being answered, and asked how often it was called.
+// speaking counts the calls of it in progress, and asked all calls.
 var speaking, asked atomic.Int64
 
 func (actor) Stream(ctx context.Context, call *agent.ModelCall, emit func(*agent.Piece) error) error {

@@ -102,7 +102,7 @@ func TestTransports_CutAndGivenAgain(t *testing.T) {
 // last attempt counts.
 type answer [][][]object
 
-// clean is the answer if nothing had happened.
+// clean returns the answer without interruptions.
 func (a answer) clean() []object {
 	var all []object
 	for _, attempts := range a {

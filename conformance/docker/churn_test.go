@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Containers and sidecars come and go as workerd has them, 20 at a time. No sandbox is
-// left, and no sidecar listens.
+// Containers and sidecars are created and removed as workerd does it, 20 at a time. No
+// sandbox is left, and no sidecar listens.
 func TestChurn(t *testing.T) {
 	env, vars := serve(t)
 	path := ""

@@ -91,7 +91,7 @@ func TestPython(t *testing.T) {
 // TestTools runs programs that run code in containers.
 func TestTools(t *testing.T) {
 	_, env := serve(t)
-	// Testcontainers would take addresses of containers for reachable where it runs in a container itself.
+	// In a container, Testcontainers would try to reach containers by their own addresses.
 	env = append(env, "TESTCONTAINERS_RYUK_DISABLED=true", "TESTCONTAINERS_CONNECTION_MODE=docker_host")
 	run(t, env, ".venv/bin/python", "-B", "tools.py")
 }

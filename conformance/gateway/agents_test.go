@@ -16,9 +16,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// agent plays a model that is asked to write a file: it calls the tool that the
-// coding agent has for that, looks at the result, and says that it is done. Its
-// other questions (a title, a summary) get a text.
+// agent plays a model that is asked to write a file: it calls the coding agent's tool for
+// that, looks at the result, and says that it is done. Its other requests (a title, a
+// summary) get a text.
 func agent(tool, input string) func(*gatewaytest.Request) gatewaytest.Answer {
 	return playing(tool, input, true)
 }
@@ -130,8 +130,8 @@ func TestClaudeCode(t *testing.T) {
 	counted(t.Name(), passed, len(s.providers.names())-passed)
 }
 
-// TestClaudeCode_scripted has it write a file by what the model cay/scripted has in
-// its script, which takes no provider.
+// TestClaudeCode_scripted lets Claude Code write a file with the model cay/scripted,
+// whose script needs no provider.
 func TestClaudeCode_scripted(t *testing.T) {
 	need(t, "agents/node_modules/.bin/claude")
 	claude, err := filepath.Abs("agents/node_modules/.bin/claude")
@@ -156,7 +156,7 @@ func TestClaudeCode_scripted(t *testing.T) {
 	h.wrote(t, "scripted")
 }
 
-// claude is the environment in which Claude Code uses a model of the gateway's.
+// claude returns the environment in which Claude Code uses a model of the gateway.
 func (s *site) claude(model string) []string {
 	return []string{
 		"ANTHROPIC_BASE_URL=" + s.world.URL + "/claude-code", "ANTHROPIC_AUTH_TOKEN=" + s.world.Key,

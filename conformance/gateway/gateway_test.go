@@ -112,7 +112,8 @@ func run(t *testing.T, w world, client, name string, args ...string) {
 	counted(t.Name(), passed, failed)
 }
 
-// environment is the test's, without what would change how clients behave.
+// environment returns the test's environment, without variables that would change
+// the clients' behaviour.
 func environment() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -147,7 +148,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestKinds runs what is no call of a language model.
+// TestKinds runs the calls of other kinds of models.
 func TestKinds(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)
@@ -156,7 +157,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestReplay has each client understand what providers have answered.
+// TestReplay checks that each client understands the providers' recorded answers.
 func TestReplay(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)

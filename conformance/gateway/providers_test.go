@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 )
 
-// dialects are the providers, by the format that each speaks. Compatible is
-// another server of OpenAI's format, which returns its reasoning.
+// dialects are the providers, by the format that each speaks. Compatible is a
+// second server with OpenAI's format, and returns the model's reasoning.
 var dialects = map[string]string{
 	"chat": gatewaytest.Chat, "compatible": gatewaytest.Chat, "responses": gatewaytest.Responses,
 	"messages": gatewaytest.Messages, "gemini": gatewaytest.Gemini, "converse": gatewaytest.Converse,

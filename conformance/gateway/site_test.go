@@ -25,7 +25,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/responses"
 )
 
-// formats are the wire formats of providers, for what recordings mean.
+// formats are the wire formats of providers, for reading recordings.
 func formats() []any {
 	return []any{chatcompletions.New(), messages.New(), responses.New(), gemini.New(), converse.New()}
 }
@@ -329,7 +329,8 @@ func newRecording(id string, stream bool, r *hub.Result, err error) recording {
 			w.Calls = append(w.Calls, wantedCall{p.Call.Name, p.Call.InputValue()})
 		}
 	}
-	// Not all formats can say that a model stopped and its calls are to be run.
+	// Some formats cannot say that a model stopped in order to have its calls
+	// run.
 	if len(w.Calls) > 0 && r.Finish.Reason == hub.Stop {
 		w.Finish = append(w.Finish, hub.ToolCalls)
 	}

@@ -3,7 +3,8 @@ package gateway
 import "testing"
 
 // TestVercel runs the AI SDK as users of Vercel do, with models named by texts: "cay
-// vercel exec" leads the gateway's host, which is written into the client, to this one.
+// vercel exec" directs the gateway's host name, which is fixed in the client, to this
+// gateway.
 func TestVercel(t *testing.T) {
 	need(t, "node_modules")
 	s := &site{providers: &providers{}}

@@ -12,8 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// clis are the versions of the command line, by their names in package.json, and
-// what scripts call them.
+// clis are the versions of the command line: their names in package.json, and
+// their names in scripts.
 var clis = map[string]string{"sandbox-cli-v4": "sandbox", "sandbox-cli-v2": "sandbox2"}
 
 // TestCLI runs testdata/script, each script with a team and a project of its own.

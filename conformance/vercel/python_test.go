@@ -31,7 +31,7 @@ func TestPython(t *testing.T) {
 	})
 }
 
-// python runs the cases for a face of the client.
+// python runs the cases for one API of the client: asynchronous or synchronous.
 func (s *site) python(t *testing.T, w world, face string, env ...string) {
 	t.Helper()
 	told, err := json.Marshal(w)
@@ -45,7 +45,7 @@ func (s *site) python(t *testing.T, w world, face string, env ...string) {
 	report(t, cmd, "python/cases.py", os.Getenv("CAY_CASES") == "")
 }
 
-// sitecustomize returns the variables that point Python at the daemon.
+// sitecustomize returns the variables that direct Python's client to the daemon.
 func (s *site) sitecustomize(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,8 +55,9 @@ func (s *site) sitecustomize(t *testing.T) []string {
 	return []string{"PYTHONPATH=" + dir, "CAY_VERCEL_URL=" + s.url}
 }
 
-// TestExec runs programs as users do, by "cay vercel exec", which points them at
-// the daemon and gives them a token: our example for Python, and the command line.
+// TestExec runs programs as users do, with "cay vercel exec", which directs them
+// to the daemon and gives them a token: our example for Python, and the command
+// line.
 func TestExec(t *testing.T) {
 	need(t, "node_modules")
 	need(t, ".venv")

@@ -30,8 +30,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// site is a daemon, an internet for its sandboxes, and what clients have to know
-// of both.
+// site is a daemon, an internet for its sandboxes, and the data about both for
+// clients.
 type site struct {
 	url, token string // of the daemon, and its admin's
 	control    string // URL of what the internet recorded
@@ -136,8 +136,8 @@ func open(t *testing.T, change ...func(*config.Config)) *site {
 	return s
 }
 
-// handleRequests answers with what the web servers of the internet were asked for
-// a path.
+// handleRequests answers with the requests to the internet's web servers for a
+// path.
 func (s *site) handleRequests(w http.ResponseWriter, r *http.Request) {
 	seen := slices.DeleteFunc(s.internet.Requests(networktest.Mark{}), func(q networktest.Request) bool { return q.URI != r.FormValue("path") })
 	_ = json.NewEncoder(w).Encode(seen) // fails only when the program left
@@ -181,7 +181,7 @@ func (s *site) team(t *testing.T, name string, q account.Quota) credentials {
 	return credentials{token.Secret, team.ID, project.ID}
 }
 
-// world makes teams of a test program's own, so that programs can run at once.
+// world makes teams for one test program, so that programs can run at once.
 func (s *site) world(t *testing.T, name string) world {
 	t.Helper()
 	w := world{
@@ -272,7 +272,7 @@ func (r *repository) write(name, content string) {
 	}
 }
 
-// commit commits all there is and a greeting.
+// commit commits all files and a greeting.
 func (r *repository) commit(greeting string) {
 	r.t.Helper()
 	r.write("greeting.txt", greeting)

@@ -196,7 +196,7 @@ func TestTerminal(t *testing.T) {
 			c.ends(5)
 			gone(t, "once")
 		})
-		// A program whose user goes away is hung up.
+		// A program whose user leaves gets a hangup.
 		t.Run("hangup", func(t *testing.T) {
 			t.Parallel()
 			c := s.console(t, bin, w.JWT, "sandbox", "exec", "-i", "box", "--", "sh", "-c", "trap 'echo hung-up > /tmp/hangup; exit' HUP; mkfifo /tmp/hangup; echo rea''dy; while :; do sleep 1; done")
@@ -281,7 +281,7 @@ func garbles(t *testing.T, use func(t testing.TB)) {
 	}
 }
 
-// attempt is a test that ends by itself when it fails.
+// attempt is a test whose failure ends only itself.
 type attempt struct {
 	testing.TB
 	failed string

@@ -32,7 +32,7 @@ func TestSDK(t *testing.T) {
 	}
 }
 
-// TestVersions runs what the versions of the SDK share.
+// TestVersions runs the cases that involve several versions of the SDK.
 func TestVersions(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)
@@ -46,7 +46,7 @@ func TestClient(t *testing.T) {
 	s.cases(t, "client.test.mjs", s.world(t, "client"))
 }
 
-// TestSettings runs what takes a daemon with other settings.
+// TestSettings runs the cases that need a daemon with other settings.
 func TestSettings(t *testing.T) {
 	need(t, "node_modules")
 	t.Run("slow", func(t *testing.T) {
@@ -147,7 +147,8 @@ func report(t *testing.T, cmd *exec.Cmd, program string, whole bool) {
 	}
 }
 
-// environment is the test's, without what would change how clients behave.
+// environment returns the test's environment, without variables that would
+// change the clients' behaviour.
 func environment() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -155,7 +155,7 @@ func (a *app) run(t *testing.T, workflow string, args ...any) string {
 	return run.RunID
 }
 
-// result waits until a run ends, and returns how, as the app tells it.
+// result waits until a run ends, and returns its result as the app reports it.
 func (a *app) result(t *testing.T, run string) string {
 	t.Helper()
 	var result json.RawMessage
@@ -202,7 +202,8 @@ func all(t *testing.T, body io.ReadCloser) string {
 	return string(text)
 }
 
-// environment is the test's, without what would change how programs behave.
+// environment returns the test's environment, without variables that would change the
+// programs' behaviour.
 func environment() []string {
 	var env []string
 	for _, kv := range os.Environ() {

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/testenv"
 )
 
-// script has the model take its time before and after it calls the tool.
+// script makes the model pause before and after it calls the tool.
 const script = `replies:
   - {match: "(?i)primes", turn: 1, text: "I need a moment.", tool_calls: [%s]}
   - {match: "(?i)primes", turn: 2, delay: 3s, tool_calls: [{name: runCode, input: {code: "console.log(76127) ?? 76127"}}]}

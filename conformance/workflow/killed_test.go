@@ -114,7 +114,7 @@ func startDaemon(t *testing.T) *daemon {
 	return d
 }
 
-// start starts it, after a kill at the same address.
+// start starts the daemon, after a kill at the same address.
 func (d *daemon) start(t *testing.T) {
 	t.Helper()
 	d.cmd = exec.Command(program(t), "serve", "--json", "--data", d.dir, "--listen", d.listen, "--gateway-listen", "off", "--log-level", "warn")

@@ -66,8 +66,8 @@ func (a *app) sleptFor(t *testing.T, run string, ms int) {
 	}
 }
 
-// A step that asks for it is tried again, a fatal error ends its step at once, and
-// others end it after as many attempts as the step allows.
+// A step that asks for it is retried, a fatal error ends its step at once, and
+// other errors end it after the step's maximum of attempts.
 func (a *app) testErrors(t *testing.T) {
 	run := a.run(t, "errors")
 	if got, want := all(t, a.stream(t, run, 0)), "\"twice 1\"\n\"twice 2\"\n\"fatal 1\"\n\"never 1\"\n\"never 2\"\n"; got != want {
@@ -104,7 +104,7 @@ func (a *app) testWebhook(t *testing.T) {
 	if _, err := fmt.Fscanf(body, "%q\n", &at); err != nil {
 		t.Fatal(err)
 	}
-	// The SDK makes addresses of its port and the name localhost.
+	// The SDK builds addresses from its port and the name localhost.
 	_, path, ok := strings.Cut(at, "/.well-known/")
 	if !ok {
 		t.Fatalf("the webhook's address is %s", at)
@@ -147,7 +147,7 @@ func (a *app) testCancel(t *testing.T) {
 	}
 }
 
-// A workflow calls methods of Sandbox, each of which is a step by itself.
+// A workflow calls methods of Sandbox; each call is a step.
 func (a *app) testPipeline(t *testing.T) {
 	got := a.result(t, a.run(t, "pipeline", []any{"echo one", "echo two >&2; exit 3"}))
 	if !regexp.MustCompile(`^{"result":{"name":"[^"]+","results":\[{"exitCode":0,"output":"one\\n"},{"exitCode":3,"output":""}\]}}$`).MatchString(got) {

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/testenv"
 )
 
-// installWorld has npm install @cayhq/world from a daemon into a directory.
+// installWorld installs @cayhq/world from a daemon into a directory, with npm.
 func installWorld(t *testing.T, dir string, d *testenv.Env) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o600); err != nil {
@@ -74,7 +74,7 @@ func (a *app) startWorld(t *testing.T) {
 	}
 }
 
-// TestCayhqWorld runs the app's workflows over @cayhq/world: nothing but the environment says so.
+// TestCayhqWorld runs the app's workflows over @cayhq/world, which only the environment selects.
 func TestCayhqWorld(t *testing.T) {
 	need(t, lines...)
 	d := testenv.Start(t)

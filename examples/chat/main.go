@@ -51,8 +51,7 @@ var postcard = agent.NewTool("send_postcard", "Sends a postcard from a city.", f
 // with.
 const secretEnv = "CHAT_SECRET"
 
-// newAgent makes the agent that answers, with a model by whatever name the gateway
-// knows.
+// newAgent makes the agent; model may be any name that the gateway knows.
 func newAgent(model string) *agent.Agent {
 	return agent.New(agent.Config{
 		Name:         "traveller",
@@ -114,7 +113,7 @@ func run(ctx context.Context, db, listen, model string) (err error) {
 		return err
 	}
 	fmt.Printf("open http://%s\n", ln.Addr())
-	// Pages of other sites are not to talk to the agent in its user's name.
+	// Pages of other sites must not call the agent in its user's name.
 	h := http.NewCrossOriginProtection().Handler(routes(client, answer))
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	go func() {

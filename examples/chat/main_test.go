@@ -43,7 +43,7 @@ func (asked) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent.P
 	return nil
 }
 
-// The page is served; a tool waits for an approval, and is executed when it comes.
+// The page is served; a tool waits for an approval, and is executed once approved.
 func TestChat(t *testing.T) {
 	client, err := sqlite.Open(t.Context(), t.TempDir()+"/chat.db", sqlite.Options{})
 	if err != nil {

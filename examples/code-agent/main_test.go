@@ -26,7 +26,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// asDaemon tells the test binary to be a daemon, and where.
+// asDaemon makes the test binary a daemon; its value is the place.
 const asDaemon = "CAY_EXAMPLE_DAEMON"
 
 // place is the configuration of a daemon, which stays the same when the daemon is
@@ -114,7 +114,7 @@ func newInstallation(t *testing.T, workflows string) *installation {
 	return i
 }
 
-// start starts the daemon, where it was before.
+// start starts the daemon, at its former address after a kill.
 func (i *installation) start() {
 	i.t.Helper()
 	where, err := json.Marshal(i.place)
@@ -172,8 +172,8 @@ func (i *installation) variable(name string) string {
 	return ""
 }
 
-// check checks that a run asked the models for so many answers, each of which was
-// charged once, and that no sandbox is left.
+// check checks that a run made answers calls of models, each of which was charged
+// once, and that no sandbox is left.
 func (i *installation) check(answers int) {
 	i.t.Helper()
 	ctx := i.t.Context()
@@ -202,8 +202,8 @@ func (i *installation) check(answers int) {
 
 const roman = "Write whole numbers as Roman numerals: to_roman(number)."
 
-// The first program fails its tests and is mended. The second run finds what the
-// first has installed.
+// The first program fails its tests and is fixed. The second run finds the packages
+// that the first run has installed.
 func TestCodeAgent(t *testing.T) {
 	t.Parallel()
 	i := newInstallation(t, "")
@@ -251,7 +251,7 @@ func testKilled(t *testing.T, i *installation) {
 	i.check(3)
 }
 
-// A program that cannot be mended is given up, and its sandbox is gone.
+// After the last failed attempt the run gives up, and its sandbox is deleted.
 func TestCodeAgent_GivesUp(t *testing.T) {
 	t.Parallel()
 	i := newInstallation(t, "")

@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// server starts runs and says what became of them.
+// server starts runs and reports their results.
 type server struct {
 	client        *workflow.Client
 	coder, tester string // the models, where a request does not say
@@ -47,7 +47,7 @@ func (s *server) handleCreate(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusAccepted, map[string]string{"run_id": run.ID})
 }
 
-// handleGet says how far a run is, and gives the program when it is written.
+// handleGet reports a run's progress, and its program when it is written.
 func (s *server) handleGet(w http.ResponseWriter, r *http.Request) {
 	run, err := s.run(r)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// doing says what the steps do that people may want to see.
+// doing describes the steps that people may want to see.
 var doing = map[string]string{
 	"sandbox.create":      "make a sandbox",
 	"sandbox.write-files": "write solution.py and its tests",
@@ -28,8 +28,8 @@ var doing = map[string]string{
 	agent.StepModel:       "ask a model",
 }
 
-// show prints each step of a run, as it begins if it takes long, and as it ends,
-// and at last the program.
+// show prints each step of a run when it ends, slow steps also when they begin,
+// and finally the program.
 func show(ctx context.Context, client *workflow.Client, r *workflow.Run[*Report], out io.Writer) error {
 	p := printer{client: client, out: out}
 	for e, err := range client.Follow(ctx, r.ID, 1) {

@@ -39,7 +39,7 @@ type Report struct {
 	Usage    agent.Usage `json:"usage"`
 }
 
-// Limits of a request, and how often a program is written before it is given up.
+// The limits of a request, and the number of attempts to write a program.
 const (
 	maxPrompt   = 10_000 // bytes
 	maxPackages = 20
@@ -48,7 +48,7 @@ const (
 	testTimeout = time.Minute
 )
 
-// check says what is wrong with a request, and fills in what is left out.
+// check validates a request, and fills in defaults.
 func (r *Request) check(coder, tester string) error {
 	r.Prompt = strings.TrimSpace(r.Prompt)
 	switch {
@@ -73,8 +73,8 @@ func (r *Request) check(coder, tester string) error {
 	return nil
 }
 
-// codeAgent writes a program and tests for it, runs them where they can do no
-// harm, and mends the program until they pass.
+// codeAgent writes a program and tests for it, runs them in a sandbox, and fixes
+// the program until the tests pass.
 var codeAgent = workflow.Define("code-agent", func(ctx workflow.Context, in Request) (report *Report, err error) {
 	if err := in.check("cay/scripted", "cay/scripted"); err != nil {
 		return nil, workflow.Fatal(err)
@@ -86,7 +86,7 @@ var codeAgent = workflow.Define("code-agent", func(ctx workflow.Context, in Requ
 	if err != nil {
 		return nil, err
 	}
-	// Whatever happens below, also if the run is cancelled.
+	// Deletes the sandbox in any case, even if the run is cancelled.
 	defer func() { err = errors.Join(err, box.Delete(workflow.WithoutCancel(ctx))) }()
 	defer func() {
 		if err != nil { // tell readers of the stream
@@ -195,7 +195,8 @@ func workshop(ctx workflow.Context, packages []string) (*durable.Handle, *Report
 	return box, report, nil
 }
 
-// install installs what programs may need, and keeps it for later runs.
+// install installs the packages that programs may need, and saves them for later
+// runs.
 func install(ctx workflow.Context, box *durable.Handle, packages []string, name string) error {
 	if err := box.WriteFile(ctx, "kit/run.py", kit, 0); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Gateway asks a model through the AI gateway, as a program does that was written for
-// OpenAI: its HTTP client is the only thing that changes.
+// Gateway asks a model through the AI gateway, like a program that was written for OpenAI:
+// only its HTTP client changes.
 //
 //	go run ./examples/gateway
 package main
@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 )
 
-// maxAnswer is how much of an answer is read.
+// maxAnswer bounds the bytes read of an answer.
 const maxAnswer = 1 << 20
 
 // ask sends the request of any client of OpenAI's API. It knows nothing of the gateway.

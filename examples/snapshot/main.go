@@ -1,6 +1,6 @@
 // Snapshot shows what snapshots are for: it prepares one sandbox, which takes a
-// while, takes a snapshot of it, starts twenty sandboxes from that, all of which
-// can work at once, and prints how long everything took.
+// while, takes a snapshot of it, starts twenty sandboxes from the snapshot, which
+// are ready to work at once, and prints the durations.
 //
 //	cay serve &
 //	go run ./examples/snapshot
@@ -53,7 +53,7 @@ func main() {
 func run(ctx context.Context, c *sandbox.Client, out io.Writer, n int) (err error) {
 	size := sandbox.CreateParams{VCPUs: 1, MemoryMB: 256, DiskMB: 256, Network: sandbox.Network{Mode: sandbox.DenyAll}}
 
-	// Once: a sandbox that has everything.
+	// Once: a prepared sandbox.
 	begun := time.Now()
 	p := size
 	p.Runtime = "python3.13"

@@ -33,8 +33,8 @@ func (e *Engine) ensureAdminToken(ctx context.Context) error {
 
 	secret, h := newSecret()
 	t := account.Token{ID: newID("tok_"), Name: filepath.Base(path), TeamID: account.DefaultTeam, CreatedAt: e.timestamp()}
-	// The database first: after a crash in between the file matches nothing, and
-	// the next start comes here again.
+	// Change the database first: after a crash in between the file matches
+	// nothing, and the next start repairs it.
 	if err := e.store.replaceFileToken(ctx, t, h); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (e *Engine) ensureAdminToken(ctx context.Context) error {
 	return nil
 }
 
-// readSecret returns what the file holds, "" if it is missing.
+// readSecret returns the content of the file, "" if it is missing.
 func readSecret(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +70,7 @@ func (e *Engine) tightenMode(ctx context.Context, path string) error {
 	return nil
 }
 
-// writeSecret replaces the file: at every moment it is the old one or the new.
+// writeSecret replaces the file atomically.
 func writeSecret(path, secret string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {

@@ -23,8 +23,8 @@ type cached struct {
 	minute atomic.Int64
 }
 
-// cache remembers tokens that were looked up. Unknown secrets are not
-// remembered, so guessing cannot push real ones out.
+// cache remembers tokens that were looked up. Unknown secrets are not cached,
+// so that guessing cannot displace real ones.
 type cache struct {
 	mu      sync.Mutex
 	entries map[hash]*cached // at most cacheMax
@@ -48,7 +48,7 @@ func (c *cache) get(h hash, now time.Time) (*cached, uint64) {
 	return e, c.generation
 }
 
-// put adds what was read since get returned generation.
+// put adds an entry that was read after get returned generation.
 func (c *cache) put(h hash, e *cached, generation uint64, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,22 +33,23 @@ type Config struct {
 	DefaultQuota account.Quota
 	// AdminTokenFile is where Start writes the admin token.
 	AdminTokenFile string
-	// InUse says what of a team, or of one project of it (projectID not empty),
-	// keeps it from being deleted, as in "3 sandboxes"; "" if nothing does.
-	// Nil means nothing ever does.
+	// InUse lists the objects of a team, or of one project of it (projectID not
+	// empty), that prevent its deletion, as in "3 sandboxes"; "" if there are
+	// none. Nil means that nothing prevents deletion.
 	InUse func(ctx context.Context, teamID, projectID string) (string, error)
-	// Secrets seals signing keys, and hashes what is too short for a plain hash.
+	// Secrets seals signing keys, and hashes secrets that are too short for a
+	// plain hash.
 	Secrets *secret.Box
-	// PublicURL is where the daemon is known to be reached, without a slash at its
-	// end. Empty means wherever a request was addressed to, and ListenURL where
-	// there is no request.
+	// PublicURL is the public URL of the daemon, without a slash at its end.
+	// Empty means the host of each request, and ListenURL where there is no
+	// request.
 	PublicURL string
 	ListenURL func() string
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
 }
 
-// Engine keeps accounts in a database and answers who a secret belongs to.
+// Engine keeps accounts in a database and authenticates secrets.
 type Engine struct {
 	cfg   Config
 	log   *slog.Logger
@@ -63,7 +64,7 @@ type Engine struct {
 	wrongTokens guesses // on the page that approves logins, by address
 }
 
-// NewEngine brings the database to this version's schema and returns an engine
+// NewEngine migrates the database to this version's schema and returns an engine
 // on it. Call Start before use.
 func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	if err := validateQuota(cfg.DefaultQuota); err != nil {
@@ -102,7 +103,7 @@ func (e *Engine) Stop() { e.uses.stop() }
 // timestamp returns the current time, with the precision of stored times.
 func (e *Engine) timestamp() time.Time { return e.now().UTC().Truncate(time.Millisecond) }
 
-// Quota returns what bounds a team's sandboxes. Errors: not_found.
+// Quota returns the quota of a team's sandboxes. Errors: not_found.
 func (e *Engine) Quota(ctx context.Context, teamID string) (account.Quota, error) {
 	t, err := e.team(ctx, teamID)
 	if err != nil {
@@ -111,7 +112,7 @@ func (e *Engine) Quota(ctx context.Context, teamID string) (account.Quota, error
 	return t.Quota, nil
 }
 
-// CheckProject returns not_found unless the team has that project.
+// CheckProject returns not_found unless the team has the project.
 func (e *Engine) CheckProject(ctx context.Context, teamID, projectID string) error {
 	_, err := e.project(ctx, teamID, projectID)
 	return err
@@ -297,7 +298,7 @@ func (e *Engine) DeleteProject(ctx context.Context, id string) error {
 	return nil
 }
 
-// team returns a team with the quota that holds for it.
+// team returns a team with its effective quota.
 func (e *Engine) team(ctx context.Context, id string) (*account.Team, error) {
 	t, err := e.store.getTeam(ctx, id)
 	if err != nil {
@@ -343,7 +344,7 @@ func (e *Engine) checkUnused(ctx context.Context, kind, teamID, projectID string
 	return cay.Errorf(cay.Conflict, "%s %q still has %s", kind, id, what).WithHint("remove them first")
 }
 
-// reach is the team whose objects p finds by id; "" means any.
+// reach returns the team whose objects p may find by id; "" means any team.
 func reach(p api.Principal) string {
 	if p.Admin {
 		return ""

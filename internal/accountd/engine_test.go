@@ -128,8 +128,8 @@ func (b *bundle) env(t *testing.T, as func(secret, team string) (accountd.Servic
 	}
 }
 
-// as returns a context for a caller with that secret, without a principal if
-// the engine does not let it in.
+// as returns a context for the caller with a secret, without a principal if the
+// engine refuses the secret.
 func (b *bundle) as(ctx context.Context, secret, team string) context.Context {
 	p, err := b.Authenticate(ctx, secret)
 	if err != nil {
@@ -285,7 +285,7 @@ func TestEngine_CacheExpires(t *testing.T) {
 	}
 }
 
-// bothKinds makes a token, and one that is a JWT.
+// bothKinds makes an opaque token and a JWT.
 func bothKinds(t *testing.T, e *accountd.Engine, ctx context.Context) (made []*account.Token) {
 	t.Helper()
 	for _, jwt := range []bool{false, true} {
@@ -296,7 +296,7 @@ func bothKinds(t *testing.T, e *accountd.Engine, ctx context.Context) (made []*a
 	return made
 }
 
-// Whatever order lookups and a revocation come in, a lookup that starts after
+// In whatever order lookups and a revocation happen, a lookup that starts after
 // DeleteToken returned is refused.
 func TestEngine_RevokeRace(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,8 @@ type window struct {
 	wrong int
 }
 
-// wait returns how long it takes until who may guess again, 0 if they may now.
+// wait returns how long who must wait for the next guess, 0 if who may guess
+// now.
 func (g *guesses) wait(who string, now time.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -140,7 +140,7 @@ func (e *Engine) credentialEnds(ctx context.Context, c api.Credential, now time.
 	return entry.expires, nil
 }
 
-// endOrphans ends the requests of tokens that are gone, with their team or project.
+// endOrphans ends the requests of tokens that were deleted with their team or project.
 func (e *Engine) endOrphans(ctx context.Context) {
 	for _, id := range e.holds.tokens() {
 		if _, err := e.store.getToken(ctx, id); err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// patience is how long what is to come at once may take on a busy machine.
+// patience is how long an immediate event may take on a busy machine.
 const patience = 2 * time.Minute
 
-// endless is a stream that says once that it is open, and then nothing.
+// endless is a stream that sends one line, and then nothing.
 type endless struct {
 	said bool
 	ctx  context.Context
@@ -49,7 +49,7 @@ func (texts) AppendError(dst []byte, e *cay.Error) []byte {
 	return append(append(dst, string(e.Code)+": "+e.Message...), '\n')
 }
 
-// watched is a server with a stream and a terminal that never end by themselves.
+// watched is a server with a stream and a terminal that never end on their own.
 func (b *bundle) watched(t *testing.T) *browser {
 	t.Helper()
 	w := b.browser(t)
@@ -70,7 +70,7 @@ func (b *bundle) watched(t *testing.T) *browser {
 	return w
 }
 
-// follow opens the stream and returns what ends it.
+// follow opens the stream and returns the reason for its end.
 func (b *browser) follow(secret string) <-chan string {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), "GET", b.streams+"/stream", nil)
@@ -99,7 +99,7 @@ func (b *browser) follow(secret string) <-chan string {
 	return end
 }
 
-// attach opens the terminal and returns what ends it.
+// attach opens the terminal and returns the reason for its end.
 func (b *browser) attach() <-chan error {
 	b.t.Helper()
 	conn, _, err := websocket.Dial(b.t.Context(), b.streams+"/terminal", &websocket.DialOptions{
@@ -226,7 +226,7 @@ func TestHolds_Expires(t *testing.T) {
 	w.stillOpen("the operator's stream", operator)
 }
 
-// The session that makes room for the 33rd one takes its streams with it.
+// The session that is displaced by the 33rd one loses its streams.
 func TestHolds_Displaced(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -248,7 +248,8 @@ func TestHolds_Displaced(t *testing.T) {
 	w.stillOpen("another of 33", last)
 }
 
-// Whether a request is let in before or after its token ends, it does not outlive it.
+// Whether a request is admitted before or after its token ends, it does not outlive
+// the token.
 func TestHolds_Races(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

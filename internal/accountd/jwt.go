@@ -33,13 +33,13 @@ type jwtClaims struct {
 	Project   string `json:"project"`
 }
 
-// isJWT reports whether s claims to be a JWT of ours for this API.
+// isJWT reports whether s has the form of one of our JWTs for this API.
 func isJWT(s string) bool {
 	var c jwtClaims
 	return oidc.Unverified(s, &c) && c.Audience == jwtAudience
 }
 
-// likeJWT reports whether a token's JWT may be what s begins with.
+// likeJWT reports whether s may be the beginning of a token's JWT.
 func likeJWT(s string) bool {
 	_, rest, _ := strings.Cut(s, ".")
 	part, _, _ := strings.Cut(rest, ".")
@@ -136,7 +136,7 @@ func (e *Engine) lookUpJWT(ctx context.Context, secret string, now time.Time) (*
 	return &cached{principal: p, expires: &expires}, nil
 }
 
-// keys are the installation's signing keys, read when they are first needed.
+// keys are the installation's signing keys, read on first use.
 type keys struct {
 	mu   sync.Mutex
 	ring *oidc.Ring

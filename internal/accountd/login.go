@@ -33,14 +33,15 @@ const (
 	refreshPrefix    = "cayr_"
 )
 
-// userCodeLetters make no words, and none is taken for another. Eight of them are
-// 34 bits: enough for ten minutes of few guesses.
+// userCodeLetters form no words, and cannot be confused with each other. Eight
+// letters have 34 bits: enough for ten minutes with few guesses.
 const (
 	userCodeLetters = "BCDFGHJKLMNPQRSTVWXZ"
 	userCodeLength  = 8
 )
 
-// loginRequest is who asks for a login, in their own words but for the address.
+// loginRequest describes a device that asks for a login. All fields but the
+// address are the device's own.
 type loginRequest struct {
 	clientID, scope, agent, address string
 }
@@ -57,12 +58,12 @@ type grant struct {
 	expiresIn              time.Duration
 }
 
-// oauthError is an error in the words of RFC 6749 and 8628.
+// oauthError is an error in the form of RFC 6749 and 8628.
 type oauthError struct{ code, description string }
 
 func (e *oauthError) Error() string { return e.code + ": " + e.description }
 
-// beginLogin notes that a device asks for a token. Errors: invalid,
+// beginLogin records a device's request for a token. Errors: invalid,
 // quota_exceeded.
 func (e *Engine) beginLogin(ctx context.Context, r loginRequest) (*begunLogin, error) {
 	for _, s := range []string{r.clientID, r.scope} {
@@ -245,7 +246,7 @@ type introspection struct {
 	Expiry    int64  `json:"exp,omitempty"`
 }
 
-// notFromLogin is the client of tokens that no login has made.
+// notFromLogin is the client of tokens that were not made by a login.
 const notFromLogin = "cay"
 
 // introspect reports whether a secret is valid, and its owner. Having the secret
@@ -358,7 +359,7 @@ func (e *Engine) guess(teamID, userCode string) (string, error) {
 	return code, nil
 }
 
-// decided answers with the login, which is nil if nothing was decided.
+// decided returns the answer with the login, which is nil if nothing was decided.
 func (e *Engine) decided(ctx context.Context, teamID, tokenID, userCode string, l *deviceLogin) (*account.DeviceLogin, error) {
 	if l == nil {
 		e.wrongCodes.wrong(teamID, e.now())
@@ -372,7 +373,8 @@ func (e *Engine) decided(ctx context.Context, teamID, tokenID, userCode string, 
 	}, nil
 }
 
-// userHash is how a user code is stored. It is too short for a plain hash.
+// userHash returns the stored form of a user code, which is too short for a plain
+// hash.
 func (e *Engine) userHash(code string) (h hash) {
 	mac := hmac.New(sha256.New, e.cfg.Secrets.Key("device logins"))
 	mac.Write([]byte(code))
@@ -405,7 +407,7 @@ func earlier(t time.Time, or *time.Time) time.Time {
 	return t
 }
 
-// printable returns at most so many bytes of what can be shown of a text.
+// printable returns at most size bytes of the printable part of a text.
 func printable(s string, size int) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {

@@ -25,8 +25,8 @@ const (
 //go:embed openapi_public.json
 var openapiPublic []byte
 
-// PublicRoutes registers what needs no token: the documents that say how to
-// verify what this installation signs, and logins of devices. Their errors have
+// PublicRoutes registers the routes without a token: the documents for
+// verifying this installation's JWTs, and logins of devices. Their errors have
 // the shape of OAuth.
 func PublicRoutes(m *api.Mux, e *Engine) {
 	h := public{e}
@@ -218,8 +218,8 @@ func (h public) introspect(w http.ResponseWriter, r *http.Request) error {
 	return api.WriteJSON(w, http.StatusOK, in)
 }
 
-// clientAddress is where a request comes from: for IPv6 the network, of which
-// one client has all addresses. Behind a proxy it is the proxy's.
+// clientAddress returns the address of a request: for IPv6 the network, all of
+// whose addresses one client has. Behind a proxy it is the proxy's.
 func clientAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -201,7 +201,7 @@ func TestOAuth_Configuration(t *testing.T) {
 	}
 }
 
-// A JWT verifies by what is published, with nothing of ours.
+// A JWT can be verified with the published document alone.
 func TestOAuth_JWKS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -248,7 +248,8 @@ func TestOAuth_JWKS(t *testing.T) {
 	}
 }
 
-// Without the key that seals them, signing keys are lost, and no more than that.
+// If the key that seals them is lost, the signing keys are lost, and nothing
+// else.
 func TestEngine_SigningKeyLost(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -371,7 +372,7 @@ func TestOAuth_Polls(t *testing.T) {
 	}
 }
 
-// However often, and at once, a device asks: it gets one token.
+// However often, and concurrently, a device polls, it gets one token.
 func TestOAuth_OneToken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -436,7 +437,7 @@ func TestOAuth_Refresh(t *testing.T) {
 	if s.Error != "invalid_grant" {
 		t.Fatalf("another client: %+v", s)
 	}
-	// After that, it is a theft.
+	// After that, the reuse counts as theft.
 	b.Advance(time.Minute)
 	if s := c.refresh(t, first.RefreshToken); s.Error != "invalid_grant" {
 		t.Fatalf("the refresh token before: %+v", s)
@@ -509,7 +510,7 @@ func TestOAuth_RevokeAndIntrospect(t *testing.T) {
 		}
 	}
 
-	// Expired, but its refresh token is not.
+	// The token has expired, but its refresh token has not.
 	s := c.approved(t)
 	b.Advance(31 * 24 * time.Hour)
 	var failed tokenSet
@@ -661,7 +662,7 @@ func TestPage(t *testing.T) {
 		t.Fatalf("after it was denied: %+v", s)
 	}
 
-	// Tokens cannot be tried out here.
+	// Secrets cannot be tried out here.
 	late := c.begin(t)
 	for range 20 {
 		decide(late.UserCode, "cay_x", "approve", "")

@@ -51,7 +51,8 @@ var approvalPage = template.Must(template.New("page").Parse(`<!doctype html>
 {{end}}</html>
 `))
 
-// pagePolicy lets the page have its style and send its form here, no more.
+// pagePolicy lets the page have its style and send its form here, and nothing
+// else.
 var pagePolicy = func() string {
 	style := sha256.Sum256([]byte(pageStyle))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(style[:]) + "'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -120,7 +121,7 @@ func writePage(w http.ResponseWriter, status int, data pageData) error {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", pagePolicy)
-	// Without a referrer a browser would not say that the form is of this origin.
+	// Without a referrer a browser would not send the form's origin.
 	h.Set("Referrer-Policy", "same-origin")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // fails only when the client left

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/db/dbtest"
 )
 
-// A team, a token or a quota is on the disk when the call returns, and a token that was
-// revoked is not valid again after a power cut.
+// A team, a token or a quota is on the disk when the call returns, and a revoked token
+// is not valid again after a power cut.
 func TestPowerCut(t *testing.T) {
 	b := &bundle{dir: t.TempDir(), log: &checktest.Log{}, now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)}
 	var power *dbtest.Power

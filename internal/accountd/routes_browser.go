@@ -11,8 +11,8 @@ import (
 // The login of the web inspector. api.SameOrigin refuses requests from pages of
 // other origins before they come here, so no other site can log a browser in.
 
-// login begins a session: its id as a cookie that no script sees, its key in the
-// answer, for the page to keep.
+// login begins a session: its id as a cookie that scripts cannot read, its key
+// in the answer, for the page to keep.
 func (h public) login(w http.ResponseWriter, r *http.Request) error {
 	var p struct {
 		Token string `json:"token"`
@@ -53,8 +53,8 @@ func (h public) logout(w http.ResponseWriter, r *http.Request) error {
 	return api.NoContent(w)
 }
 
-// setSessionCookie has no domain: it is never sent to names below ours, which
-// previews have.
+// setSessionCookie sets no domain: the cookie is never sent to names below ours,
+// which previews have.
 func setSessionCookie(w http.ResponseWriter, r *http.Request, id string, expires time.Time) {
 	http.SetCookie(w, &http.Cookie{
 		Name: api.SessionCookie, Value: id, Path: "/", Expires: expires, HttpOnly: true, SameSite: http.SameSiteStrictMode,

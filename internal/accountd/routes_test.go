@@ -57,7 +57,7 @@ func TestClient(t *testing.T) {
 
 var update = flag.Bool("update", false, "rewrite testdata/routes.txt")
 
-// TestRoutes_Golden makes a change of the API one visible line in review.
+// TestRoutes_Golden shows each change of the API as a changed line in review.
 func TestRoutes_Golden(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

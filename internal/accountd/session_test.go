@@ -28,7 +28,7 @@ type browser struct {
 	streams string
 }
 
-// send makes a request; change may make it another page's.
+// send makes a request; change may make it a request of another page.
 func (b *browser) send(method, path, body string, change func(*http.Request)) (*http.Response, string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.url+path, strings.NewReader(body))
@@ -141,7 +141,7 @@ func TestSession_Login(t *testing.T) {
 	}
 }
 
-// The cookie says nothing without the key, and both say nothing from elsewhere.
+// The cookie is useless without the key, and both are useless from elsewhere.
 func TestSession_OtherPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -272,7 +272,8 @@ func TestSession_Link(t *testing.T) {
 	if status, _ := w.login(late); status != 401 {
 		t.Errorf("after 10 minutes: %d", status)
 	}
-	// Some may wait; the token revoked ends links and sessions at once.
+	// A token may have several unused links; revoking the token ends its links
+	// and sessions at once.
 	pending := link()
 	for range 31 {
 		link()
@@ -334,7 +335,7 @@ func TestSession_Ends(t *testing.T) {
 	check("of a token that has expired", 401)
 }
 
-// Guessing is slowed down, and a token has so many sessions at most.
+// Guessing is slowed down, and a token has a limited number of sessions.
 func TestSession_Bounds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -368,7 +369,7 @@ func TestSession_Bounds(t *testing.T) {
 	}
 }
 
-// A JWT is narrower than its token, which a session would be.
+// A JWT has fewer rights than its token, but a session would have the token's.
 func TestSession_NoJWT(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -91,7 +91,8 @@ func openStore(ctx context.Context, d *db.DB) (store, error) {
 	return store{d}, d.Migrate(ctx, "account", migrations)
 }
 
-// teamRow is a team as stored: Quota counts only if it is the team's own.
+// teamRow is a team's row: Quota applies only if the team has a quota of its
+// own.
 type teamRow struct {
 	account.Team
 	ownQuota bool
@@ -244,7 +245,7 @@ func (s store) insertToken(ctx context.Context, t account.Token, k kind, h hash)
 }
 
 // replaceFileToken makes t the admin token of the data directory and revokes
-// the one before it.
+// the former one.
 func (s store) replaceFileToken(ctx context.Context, t account.Token, h hash) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM account_tokens WHERE kind = ?`, string(kindFile)); err != nil {
@@ -282,7 +283,8 @@ func (s store) findToken(ctx context.Context, h hash) (*account.Token, error) {
 	return &t, wrap("find token", err)
 }
 
-// isFileToken reports whether h is of the admin token of the data directory.
+// isFileToken reports whether h belongs to the admin token of the data
+// directory.
 func (s store) isFileToken(ctx context.Context, h hash) (bool, error) {
 	var n int
 	err := s.db.QueryRow(ctx, `SELECT count(*) FROM account_tokens WHERE hash = ? AND kind = ?`, h[:], string(kindFile)).Scan(&n)
@@ -315,7 +317,8 @@ func (s store) recordUses(ctx context.Context, batch []use) error {
 	})
 }
 
-// room returns quota_exceeded if a team has as many of something as it may.
+// room returns quota_exceeded if a team has reached the limit of a kind of
+// object.
 func room(ctx context.Context, tx *db.Tx, what, count, teamID string, limit int) error {
 	var n int
 	if err := tx.QueryRow(ctx, count, teamID).Scan(&n); err != nil {
@@ -394,7 +397,8 @@ func page[R, T any](l list, rows []R, item func(R) (T, time.Time, string)) *acco
 	return p
 }
 
-// wrap says what failed, except for errors that already speak to the user.
+// wrap adds the failed operation to err, except for errors that are meant for
+// the user.
 func wrap(what string, err error) error {
 	if err == nil || errors.As(err, new(*cay.Error)) {
 		return err

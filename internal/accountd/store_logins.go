@@ -17,7 +17,7 @@ type signingKey struct {
 	sealed []byte
 }
 
-// signingKeys returns all of them, newest first.
+// signingKeys returns all signing keys, newest first.
 func (s store) signingKeys(ctx context.Context) ([]signingKey, error) {
 	return query(ctx, s.db, func(s scanner) (k signingKey, err error) {
 		err = s.Scan(&k.id, &k.sealed)
@@ -30,7 +30,7 @@ func (s store) insertSigningKey(ctx context.Context, k signingKey, now time.Time
 	return wrap("insert signing key", err)
 }
 
-// loginState is where a device's login is.
+// loginState is the state of a device's login.
 type loginState string
 
 const (
@@ -39,7 +39,7 @@ const (
 	loginDenied   loginState = "denied"
 )
 
-// deviceLogin is one that has not ended.
+// deviceLogin is a device's login that has not ended.
 type deviceLogin struct {
 	loginRequest
 	state     loginState
@@ -146,8 +146,8 @@ func scanLogin(s scanner) (l login, err error) {
 	return l, err
 }
 
-// completeLogin ends an approved login with a token, and removes what logins
-// before it have left. It returns false if it is not approved any more.
+// completeLogin ends an approved login with a token, and deletes expired
+// logins. It returns false if the login is not approved any more.
 func (s store) completeLogin(ctx context.Context, device hash, t account.Token, h hash, l login, refresh hash) (ok bool, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		r, err := tx.Exec(ctx, `DELETE FROM account_device_logins WHERE device_hash = ? AND state = 'approved'`, device[:])
@@ -196,8 +196,8 @@ func (s store) login(ctx context.Context, query string, arg any) (*login, error)
 	return &l, wrap("read login", err)
 }
 
-// renewLogin replaces both secrets of a login. It returns false if its refresh
-// token is not the old one any more.
+// renewLogin replaces both secrets of a login. It returns false if old is not
+// the login's refresh token any more.
 func (s store) renewLogin(ctx context.Context, l login, old, refresh, secret hash, tokenExpires, now time.Time) (ok bool, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		r, err := tx.Exec(ctx, `UPDATE account_logins SET refresh_hash = ?, previous_hash = refresh_hash, rotated_at = ?, expires_at = ?

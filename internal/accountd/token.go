@@ -25,8 +25,8 @@ var (
 	jwts    = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`)
 )
 
-// HasSecret reports whether what has the form of a token's secret stands anywhere
-// in text, so that it can be kept from where no secret belongs.
+// HasSecret reports whether text contains a text in the form of a token's secret,
+// so that secrets can be kept out of places where they do not belong.
 func HasSecret(text string) bool {
 	return strings.Contains(text, secretPrefix) && opaques.MatchString(text) ||
 		strings.Contains(text, "eyJ") && slices.ContainsFunc(jwts.FindAllString(text, -1), likeJWT)
@@ -131,7 +131,7 @@ func (e *Engine) CreateToken(ctx context.Context, params account.CreateTokenPara
 	return &t, nil
 }
 
-// checkRights returns the rights of a token to be made, each once.
+// checkRights returns the rights of a new token, without duplicates.
 func checkRights(params account.CreateTokenParams) ([]account.Right, error) {
 	if len(params.Rights) == 0 {
 		return nil, nil
@@ -152,7 +152,7 @@ func checkRights(params account.CreateTokenParams) ([]account.Right, error) {
 	return []account.Right{account.ImagesWrite}, nil
 }
 
-// principalOf is whom a token speaks for.
+// principalOf returns the principal that a token acts for.
 func principalOf(t *account.Token) api.Principal {
 	return api.Principal{
 		TokenID: t.ID, TeamID: t.TeamID, ProjectID: t.ProjectID, Admin: t.Admin,
@@ -161,7 +161,7 @@ func principalOf(t *account.Token) api.Principal {
 	}
 }
 
-// expiry returns when a token made by p expires: as asked, but no later than
+// expiry returns when a new token of p expires: as requested, but no later than
 // p's own token, so that a leaked token cannot outlive its expiry.
 func (e *Engine) expiry(ctx context.Context, p api.Principal, asked *time.Time, now time.Time) (*time.Time, error) {
 	if asked != nil && !asked.After(now) {
@@ -249,8 +249,8 @@ func (e *Engine) DeleteToken(ctx context.Context, id string) error {
 	return nil
 }
 
-// Authenticate returns whom a secret speaks for. Errors: unauthenticated, in
-// the same words whether it is malformed, unknown, expired or revoked.
+// Authenticate returns the principal of a secret. Errors: unauthenticated, with
+// the same message whether the secret is malformed, unknown, expired or revoked.
 func (e *Engine) Authenticate(ctx context.Context, secret string) (api.Principal, error) {
 	now := e.now()
 	entry, err := e.secretEntry(ctx, secret, now)

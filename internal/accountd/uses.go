@@ -12,14 +12,14 @@ const (
 	usesWriteTimeout = 10 * time.Second
 )
 
-// use is that a token was used in a minute.
+// use records that a token was used in a minute.
 type use struct {
 	id string
 	at time.Time
 }
 
-// uses writes LastUsedAt of tokens off the path of requests. A use that finds
-// the queue full is not lost: the token's next one tries again.
+// uses writes LastUsedAt of tokens outside of requests. If the queue is full,
+// the use is recorded at the token's next use.
 type uses struct {
 	store store
 	log   *slog.Logger
@@ -79,7 +79,7 @@ func (u *uses) note(c *cached, now time.Time) {
 	}
 }
 
-// write takes what has gathered while it wrote, and writes that as one
+// write writes the uses that were queued during the last write as one
 // transaction, until stop closes the queue.
 func (u *uses) write() {
 	defer close(u.done)

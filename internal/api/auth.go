@@ -9,10 +9,10 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// Authenticator knows who holds a token.
+// Authenticator authenticates tokens.
 type Authenticator interface {
-	// Authenticate returns the Principal of a token's secret. Errors:
-	// unauthenticated if it is unknown, expired or revoked.
+	// Authenticate returns the Principal of a token's secret. Errors: unauthenticated
+	// if the secret is unknown, expired or revoked.
 	Authenticate(ctx context.Context, secret string) (Principal, error)
 }
 
@@ -37,8 +37,8 @@ type Holder interface {
 // JSON Web Tokens.
 const maxSecret = 2048
 
-// bearerProtocol carries the token of a browser's WebSocket, which cannot set
-// headers: it offers one of the protocols below, and bearerProtocol + token.
+// bearerProtocol carries the token of a browser's WebSocket, which cannot set headers:
+// the browser offers one of the protocols below, and bearerProtocol + token.
 const bearerProtocol = "cay.bearer."
 
 // The subprotocols that WebSockets of the API speak.
@@ -47,9 +47,8 @@ const (
 	LinesProtocol    = "cay.lines"    // see ServeLines
 )
 
-// authenticate lets only requests with a good token through to next, with their
-// Principal in the context. A token in the URL would end up in logs, so none is
-// taken from there.
+// authenticate passes only requests with a valid token to next, with their Principal in
+// the context. It ignores tokens in the URL, which would end up in logs.
 func authenticate(a Authenticator, next http.Handler) Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, c, err := identify(a, r)
@@ -77,7 +76,8 @@ func authenticate(a Authenticator, next http.Handler) Handler {
 	}
 }
 
-// identify returns who makes a request: by its token, or else by its browser's session.
+// identify returns the principal of a request: by its token, or else by its browser's
+// session.
 func identify(a Authenticator, r *http.Request) (Principal, Credential, error) {
 	if sessions, ok := a.(SessionAuthenticator); ok {
 		s, given, err := session(r)

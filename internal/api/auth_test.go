@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// ending lets everybody in, until end is called.
+// ending accepts all requests, until end is called.
 type ending struct {
 	knowing
 	end context.CancelCauseFunc

@@ -13,7 +13,8 @@ import (
 
 const (
 	// StallTimeout ends a transfer whose other side has not moved a byte, so
-	// that a client that stopped reading or sending holds nothing for longer.
+	// that a client that stopped reading or sending does not hold resources for
+	// longer.
 	StallTimeout = 30 * time.Second
 
 	// drainTimeout is how long the server reads the rest of a body that no
@@ -21,12 +22,12 @@ const (
 	// connection instead of the answer.
 	drainTimeout = time.Second
 
-	// liveDrainTimeout is the same for what people type, whose client may well
-	// wait for the end of the answer before it ends its input.
+	// liveDrainTimeout is drainTimeout for typed input, whose client may wait
+	// for the end of the answer before it ends its input.
 	liveDrainTimeout = 100 * time.Millisecond
 
-	// copyBuffer is large enough that system calls cost little beside the
-	// copying, and small enough to stay in the processor's cache.
+	// copyBuffer is large enough that system calls cost little compared with
+	// the copying, and small enough to stay in the processor's cache.
 	copyBuffer = 256 << 10
 )
 

@@ -50,7 +50,7 @@ type Template struct {
 	made bool   // by Make
 }
 
-// From is the base of a template: at most one of its fields is set.
+// From is the base of a template: at most one field is set.
 type From struct {
 	Image    string `yaml:"image"`
 	Runtime  string `yaml:"runtime"`

@@ -63,7 +63,7 @@ var agent = workflow.Define("agent", func(ctx workflow.Context, task Task) (stri
 		}
 		result, err := callTool.Run(ctx, reply.Tool)
 		if err != nil {
-			// The model may know what to do about it.
+			// The model may know a remedy.
 			result = "error: " + err.Error()
 		}
 		conversation = append(conversation, Message{"tool", result})
@@ -103,7 +103,7 @@ var end = workflow.Step("end", func(ctx context.Context, stream string) (struct{
 	return struct{}{}, workflow.Stream[Word](ctx, stream).Close()
 })
 
-// callTool does what the model wants.
+// callTool calls the tool that the model has chosen.
 var callTool = workflow.Step("call-tool", func(_ context.Context, tool string) (string, error) {
 	if tool == "lookup 2" {
 		return "", workflow.Fatal(errors.New("there is nothing of that name"))
@@ -165,8 +165,8 @@ func run(ctx context.Context, db string, task Task, out io.Writer) (err error) {
 	return nil
 }
 
-// show reads the stream from its beginning, and prints each answer when it cannot
-// change any more: when the next one begins.
+// show reads the stream from its beginning, and prints each answer when it is
+// final: when the next one begins.
 func show(ctx context.Context, client *workflow.Client, id string, out io.Writer) error {
 	turn, said := 0, []string(nil)
 	printTurn := func() {

@@ -36,7 +36,7 @@ type Answer struct {
 	By  string
 }
 
-// token names the hook of an expense: who knows it may answer.
+// token names the hook of an expense: everyone who knows the token may answer.
 func token(id string) string { return "approve:" + id }
 
 var expense = workflow.Define("expense", func(ctx workflow.Context, in Expense) (string, error) {
@@ -125,8 +125,8 @@ func run(ctx context.Context, db string, e Expense, in io.Reader, out io.Writer)
 	return nil
 }
 
-// answer takes answers from the keyboard. Any program that has the database, or a
-// web server with a form, could do the same.
+// answer reads answers from the keyboard. Any program with access to the database, or
+// a web server with a form, could do the same.
 func answer(ctx context.Context, client *workflow.Client, id string, in io.Reader, out io.Writer) {
 	for s := bufio.NewScanner(in); s.Scan(); {
 		yes, by, _ := strings.Cut(s.Text(), " ")

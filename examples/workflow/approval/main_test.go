@@ -30,7 +30,7 @@ func TestApproval_Killed(t *testing.T) {
 	})
 }
 
-// The time runs out while the program is not there.
+// The timeout passes while the program is not running.
 func TestApproval_KilledUntilTimeout(t *testing.T) {
 	crashtest.Databases(t, func(t *testing.T, db string) {
 		const wait = 20 * time.Second // longer than two starts of the program take on a busy machine

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/db/pgtest"
 )
 
-// asProgram tells a test binary to be the example.
+// asProgram makes a test binary run as the example.
 const asProgram = "CAY_EXAMPLE"
 
 // Main runs the tests of an example, or, in a process that Start started, the
@@ -31,8 +31,8 @@ func Main(m *testing.M, program func()) int {
 	return m.Run()
 }
 
-// IsProgram reports whether this process is to be the example, for a TestMain that
-// has more to do.
+// IsProgram reports whether this process must run as the example, for a TestMain
+// that has more to do.
 func IsProgram() bool { return os.Getenv(asProgram) != "" }
 
 // Databases runs a test on SQLite and on PostgreSQL. db is the value of the
@@ -51,7 +51,7 @@ func Databases(t *testing.T, test func(t *testing.T, db string)) {
 // patience bounds every wait of a test.
 const patience = 60 * time.Second
 
-// Process is an example that runs.
+// Process is a running example.
 type Process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -70,7 +70,7 @@ func Start(t *testing.T, args ...string) *Process {
 	return StartEnv(t, nil, args...)
 }
 
-// StartEnv is Start with more variables in the environment.
+// StartEnv is Start with additional environment variables.
 func StartEnv(t *testing.T, env []string, args ...string) *Process {
 	t.Helper()
 	self, err := os.Executable()
@@ -164,7 +164,7 @@ func (p *Process) Printed() string {
 	return strings.Join(p.all, "\n")
 }
 
-// Type gives it a line of input.
+// Type writes a line to the example's input.
 func (p *Process) Type(line string) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.stdin, line); err != nil {

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, main)) }
 
-// did returns what the world was told, without the keys, sorted.
+// did returns the requests to the world, without the keys, sorted.
 func did(t *testing.T, ledger string) []string {
 	t.Helper()
 	b, err := os.ReadFile(ledger)
@@ -46,14 +46,14 @@ func TestOrder_Killed(t *testing.T) {
 		if got := did(t, ledger); !slices.Equal(got, want) {
 			t.Errorf("the world did\n%q, want\n%q", got, want)
 		}
-		// It is done: starting it again does nothing.
+		// The order is complete: starting the program again does nothing.
 		if printed := crashtest.Start(t, args...).Wait(); strings.Contains(printed, "reserve") || !strings.Contains(printed, "T-1001") {
 			t.Errorf("another start printed:\n%s", printed)
 		}
 	})
 }
 
-// It is killed again and again, wherever it happens to be.
+// The program is killed again and again, at random points.
 func TestOrder_KilledAnywhere(t *testing.T) {
 	crashtest.Databases(t, func(t *testing.T, db string) {
 		ledger := filepath.Join(t.TempDir(), "ledger")

@@ -45,7 +45,7 @@ var pipeline = workflow.Define("pipeline", func(ctx workflow.Context, job Job) (
 	if err != nil {
 		return "", err
 	}
-	// Whatever happens below, also if the run is cancelled.
+	// Deletes the sandbox in any case, even if the run is cancelled.
 	defer func() { err = errors.Join(err, box.Delete(workflow.WithoutCancel(ctx))) }()
 
 	if err := box.WriteFile(ctx, "analyse.py", analyse, 0); err != nil {

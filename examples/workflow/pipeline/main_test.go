@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// asDaemon tells the test binary to be a daemon.
+// asDaemon makes the test binary a daemon.
 const asDaemon = "CAY_EXAMPLE_DAEMON"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// daemon says where it is, and serves until its input ends.
+// daemon prints its address, and serves until its input ends.
 func daemon() int {
 	stop, err := testenv.Examples()
 	if err != nil {
@@ -88,8 +88,8 @@ func startDaemon(t *testing.T) []string {
 	return strings.Fields(line)
 }
 
-// Killed at each stage, it ends with one report of one start of one command, and
-// no sandbox is left.
+// Killed at each stage, the program ends with one report of one start of one
+// command, and no sandbox is left.
 func TestPipeline_Killed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts sandboxes")

@@ -1,7 +1,7 @@
-// Schedule fetches data of all customers by the clock, from a service that does not
-// like to be asked too often: not more than so many times a second, not more than
-// two at a time, and one at a time for each customer. Kill it and start it again:
-// schedule, limits and what was under way are in the database.
+// Schedule fetches the data of all customers on a schedule, from a service with
+// limits: a maximum of requests a second, at most two at a time, and one at a time
+// for each customer. Kill the program and start it again: the schedule, the limits
+// and the runs in progress are in the database.
 //
 //	go run ./examples/workflow/schedule -runs 3
 package main
@@ -27,7 +27,7 @@ const (
 	atOnce    = 2
 )
 
-// Customers are whose data to fetch.
+// Customers are the customers to fetch data of.
 type Customers struct{ Names []string }
 
 // fetch is a workflow of its own, because limits apply to workflows: its runs wait
@@ -119,7 +119,7 @@ func run(ctx context.Context, db string, every time.Duration, runs int, out io.W
 		return err
 	}
 
-	// Runs of earlier starts of this program, then those to come.
+	// Runs of earlier starts of this program, then new ones.
 	seen := map[string]bool{}
 	end := func(id string) error {
 		if seen[id] || len(seen) >= runs {

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, main)) }
 
-// Killed twice, in the middle of what the schedule has started, it does it all
-// once the limits let it, and no faster.
+// Killed twice, in the middle of scheduled runs, the program completes all runs
+// as soon as the limits allow, and no faster.
 func TestSchedule_Killed(t *testing.T) {
 	crashtest.Databases(t, func(t *testing.T, db string) {
 		args := []string{"-db", db, "-every", "1s", "-runs", "2"}

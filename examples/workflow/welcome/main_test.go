@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, main)) }
 
-// The program the manual begins with is this one.
+// The first program of the manual is this one.
 func TestWelcome_Documented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/workflow.md")
 	if err != nil {

@@ -21,7 +21,7 @@ type Env struct {
 	AdminSecret string
 	// DefaultQuota is the initial quota of teams.
 	DefaultQuota account.Quota
-	// SetInUse makes one project count as in use, and so its team; "" none.
+	// SetInUse makes one project, and so its team, count as in use; "" none.
 	SetInUse func(projectID string)
 	// Now is its clock, Advance moves it.
 	Now     func() time.Time
@@ -33,7 +33,7 @@ type Env struct {
 	As func(secret, team string) (accountd.Service, context.Context)
 }
 
-// Poll asks for a device's token. It returns the secret, or the OAuth error.
+// Poll polls for a device's token. It returns the secret, or the OAuth error.
 type Poll func() (secret, oauthError string)
 
 // Run runs the suite. open is called for every test and frees its resources by
@@ -79,7 +79,7 @@ type env struct {
 	t *testing.T
 }
 
-// caller is a service with the context that says who calls.
+// caller is a service with the context of a caller.
 type caller struct {
 	accountd.Service
 	ctx context.Context
@@ -95,7 +95,7 @@ func (e *env) admin(team string) caller {
 	return caller{svc, ctx}
 }
 
-// tenant makes a team and returns it with a caller that holds a token of it.
+// tenant makes a team and returns it with a caller that has one of its tokens.
 func (e *env) tenant(name string) (*account.Team, caller) {
 	e.t.Helper()
 	admin := e.admin("")
@@ -223,7 +223,8 @@ func testTokens(t *testing.T, e *env) {
 	e.code(c.DeleteToken(c.ctx, "tok_none"), cay.NotFound)
 }
 
-// A token of a project has the rights it was made with. Others have all, and name none.
+// A token of a project has the rights it was made with. Other tokens have all rights,
+// and list none.
 func testTokenRights(t *testing.T, e *env) {
 	c := e.admin("")
 	for _, bad := range []account.CreateTokenParams{
@@ -391,7 +392,7 @@ func testQuota(t *testing.T, e *env) {
 	if got.Quota != q {
 		t.Fatalf("set %+v, read %+v", q, got.Quota)
 	}
-	// All bounds taken away is not the same as none set.
+	// A quota without bounds differs from no quota.
 	got, err = admin.SetQuota(admin.ctx, team.ID, account.Quota{})
 	e.ok(err)
 	if (got.Quota != account.Quota{}) {
@@ -431,7 +432,7 @@ func testTenancy(t *testing.T, e *env) {
 		t.Fatalf("another team lists %+v and %+v", projects.Items, tokens.Items)
 	}
 
-	// The admin reaches both, and lists the team it speaks for.
+	// The admin reaches both teams, and lists the team that it acts for.
 	admin := e.admin(blue.ID)
 	_, err = admin.GetProject(admin.ctx, project.ID)
 	e.ok(err)

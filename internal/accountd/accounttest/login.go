@@ -18,7 +18,7 @@ func testLoginApproved(t *testing.T, e *env) {
 		if _, pending := poll(); pending != "authorization_pending" {
 			t.Fatalf("before it is approved: %q", pending)
 		}
-		// People type codes as they like.
+		// People type codes in various ways.
 		typed := " " + strings.ToLower(strings.ReplaceAll(code, "-", ""))
 		l, err := team.ApproveDeviceLogin(team.ctx, typed, account.ApproveParams{ProjectID: project})
 		e.ok(err)

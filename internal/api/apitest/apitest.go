@@ -24,8 +24,8 @@ import (
 
 var updateRoutes = flag.Bool("update-routes", false, "rewrite testdata/routes.txt")
 
-// Golden holds the routes of mux to testdata/routes.txt: a change of the API is a
-// changed line there.
+// Golden compares the routes of mux with testdata/routes.txt: a change of the API
+// is a changed line there.
 func Golden(t *testing.T, mux *api.Mux) {
 	t.Helper()
 	const golden = "testdata/routes.txt"
@@ -94,9 +94,9 @@ func Described(t *testing.T, mux *api.Mux, doc *openapi3.T) {
 	}
 }
 
-// Conform returns what checks every request and answer of a client against the
-// document. Answers for which live, unless nil, returns true are read as they come,
-// and are passed on unread.
+// Conform returns a transport that checks every request and answer of a client
+// against the document. Answers for which live, unless nil, returns true are
+// streamed without checking their content.
 func Conform(t *testing.T, doc *openapi3.T, live func(*http.Request, *openapi3.Operation) bool) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {

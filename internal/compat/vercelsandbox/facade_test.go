@@ -528,7 +528,7 @@ func TestV1_List(t *testing.T) {
 }
 
 // The port for terminals stays when ports change, gives way to a port that the client
-// requests, and is not shown as a port of the sandbox.
+// requests, and is listed only with __includeSystemRoutes.
 func TestInteractivePort(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

@@ -408,7 +408,7 @@ func TestModule_refused(t *testing.T) {
 	}
 }
 
-// A daemon that is away is informed when it is back.
+// The registration reaches a daemon that was down once the daemon is back.
 func TestModule_daemonAway(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
