@@ -5,8 +5,8 @@ import "runtime/debug"
 // version is set at link time (-ldflags "-X github.com/cayhq/cay.version=...").
 var version string
 
-// Version returns the version of this build: the one given at link time, else
-// the VCS revision Go recorded, else "devel".
+// Version returns the version of this build: the version given at link time,
+// else the VCS revision that Go recorded, else "devel".
 func Version() string {
 	if version != "" {
 		return version

@@ -40,7 +40,7 @@ func TestEvent_JSON(t *testing.T) {
 	}
 }
 
-// Output costs at most about twice its bytes on the way, whatever is in it.
+// Output takes at most about twice its bytes as JSON, whatever its content.
 func TestEvent_Size(t *testing.T) {
 	t.Parallel()
 	for c := range 256 {

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A sandbox with a name keeps its files when it stops, and whatever needs it
-// next starts it again.
+// A sandbox with a name keeps its files when it stops, and the next call that
+// needs it starts it again.
 func ExampleHandle_Stop() {
 	ctx := context.Background()
 	var c sandbox.Client

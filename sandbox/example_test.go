@@ -105,7 +105,7 @@ func ExampleClient_ServeOutbound() {
 	// Output: the secret of vault.internal/db
 }
 
-// A Cmd reads and writes what you give it, like one of os/exec.
+// A Cmd reads and writes the given readers and writers, like a Cmd of os/exec.
 func ExampleHandle_Command() {
 	ctx := context.Background()
 	var c sandbox.Client
@@ -166,7 +166,7 @@ func ExampleClient_Exec() {
 	// exit code 3
 }
 
-// Errors carry a code, the same in process and over the wire.
+// Errors have a code, the same in process and over the wire.
 func ExampleClient_errors() {
 	ctx := context.Background()
 	var c sandbox.Client

@@ -19,8 +19,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// invalid fails unless err is invalid and says all that it must, in its message
-// or hint. An empty list means that there must be no error.
+// invalid fails unless err is invalid and contains all texts of says, in its
+// message or hint. An empty list means that there must be no error.
 func invalid(t *testing.T, err error, says ...string) {
 	t.Helper()
 	if len(says) == 0 {

@@ -39,8 +39,8 @@ func archive(t testing.TB, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-// confine unpacks an archive beside a canary, and fails if anything but the
-// directory it is unpacked into has changed.
+// confine unpacks an archive beside a canary, and fails if anything outside the
+// destination directory has changed.
 func confine(t testing.TB, data []byte) (dir string, err error) {
 	t.Helper()
 	up := t.TempDir()

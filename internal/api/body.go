@@ -58,8 +58,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// LiveBody returns the request's body for input that people type: it may pause
-// for any time. The answer may be sent before the body ends.
+// LiveBody returns the request's body for typed input: it may pause for any
+// time. The answer may be sent before the body ends.
 func LiveBody(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
 	if err := enableDuplex(w); err != nil {
 		return nil, err
@@ -80,7 +80,8 @@ func (b *liveBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// DuplexBody is Body for a Handler that answers while the body still comes.
+// DuplexBody is Body for a Handler that answers while the client still sends
+// the body.
 func DuplexBody(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
 	if err := enableDuplex(w); err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func DuplexBody(w http.ResponseWriter, r *http.Request) (io.Reader, error) {
 	return Body(w, r), nil
 }
 
-// enableDuplex makes the answer go out before the body has been read.
+// enableDuplex lets the answer be sent before the body has been read.
 func enableDuplex(w http.ResponseWriter) error {
 	track(w).duplex = true
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -133,8 +134,8 @@ func watchBody(w http.ResponseWriter, r *http.Request) *watchedBody {
 	return b
 }
 
-// Read reads the body. At its end it lifts the deadline, because the server
-// then watches the connection for the client's leaving.
+// Read reads the body. At the end of the body it lifts the deadline, because
+// the server then watches the connection for the client's departure.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	if !b.begin() {
 		return 0, http.ErrBodyReadAfterClose
@@ -147,7 +148,8 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin reports whether the body may still be read, and that it is.
+// begin reports whether the body may still be read, and records that a Read is
+// in progress.
 func (b *watchedBody) begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,13 +171,13 @@ func (b *watchedBody) setDeadline(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.over {
-		// If this fails the connection is broken, which the next Read tells.
+		// If this fails the connection is broken, which the next Read reports.
 		_ = b.rc.SetReadDeadline(t)
 	}
 }
 
-// finish is called when the Handler has returned. When something of the body
-// is left, the server does not wait for it for long.
+// finish is called when the Handler has returned. If a part of the body is
+// unread, the server waits for it only briefly.
 func (b *watchedBody) finish(w *tracked) {
 	if b.ended.Load() {
 		b.stop()
@@ -219,8 +221,7 @@ func (b *watchedBody) stop() <-chan struct{} {
 	return b.idle
 }
 
-// Buffer lends a buffer of the size in which content is copied. Give it back
-// by calling free.
+// Buffer lends a buffer for copying content. Call free to return it.
 func Buffer() (buf []byte, free func()) {
 	p := buffers.Get().(*[]byte)
 	return *p, func() { buffers.Put(p) }
@@ -268,8 +269,8 @@ func Copy(w http.ResponseWriter, head []byte, src io.Reader, buf []byte) error {
 	}
 }
 
-// answerError explains why an answer could not be sent, nil for nil: the client
-// has left or does not read.
+// answerError explains why an answer could not be sent: the client has left or
+// does not read. It returns nil for nil.
 func answerError(err error) error {
 	var timeout interface{ Timeout() bool }
 	switch {

@@ -68,9 +68,10 @@ func (t *tracked) WriteHeader(status int) {
 	t.ResponseWriter.WriteHeader(status)
 }
 
-// begin notes that the header goes out. In full duplex the server does not read
-// the rest of the body first, and must not take it for another request. HTTP/2
-// cannot, and would end the other requests of the connection too.
+// begin records that the header is sent. In full duplex the server does not
+// read the rest of the body first, and must not take it for another request.
+// The Handler closes the connection, except with HTTP/2, where that would end
+// the connection's other requests, too.
 func (t *tracked) begin(status int) {
 	t.status = status
 	if t.duplex && t.body.http1 && !t.body.ended.Load() {

@@ -57,7 +57,7 @@ func Status(code cay.Code) int {
 // set already.
 type ErrorWriter func(w http.ResponseWriter, err error, public *cay.Error)
 
-// ServeHTTP calls h and writes the error it returns.
+// ServeHTTP calls h and writes the returned error.
 func (h Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.serve(w, r, func(w http.ResponseWriter, _ error, public *cay.Error) {
 		writeErrorStatus(w, Status(public.Code), public)
@@ -84,8 +84,8 @@ func (h Handler) serve(w http.ResponseWriter, r *http.Request, write ErrorWriter
 		panic(http.ErrAbortHandler)
 	}
 	if !rw.body.ended.Load() {
-		// Say so at once, rather than after reading the rest. If that is not
-		// possible the answer comes late, no more.
+		// Answer at once, rather than after reading the rest of the body. Without
+		// full duplex the answer is only late.
 		_ = enableDuplex(rw)
 	}
 	setErrorHeaders(rw.Header(), public)
@@ -123,11 +123,11 @@ func Public(ctx context.Context, err error) *cay.Error {
 	return e
 }
 
-// heldKey is for the context that a Holder gave a request.
+// heldKey is the key of the context that a Holder gave a request.
 type heldKey struct{}
 
-// withHeld returns a context of the request in which its errors find held, from
-// whatever was derived of it.
+// withHeld returns a context of the request in which errors find held, even from
+// contexts derived of it.
 func withHeld(held context.Context) context.Context {
 	return context.WithValue(held, heldKey{}, held)
 }

@@ -52,8 +52,8 @@ func ReadLargeJSON(w http.ResponseWriter, r *http.Request, v any, limit int64) e
 	return decodeJSON(b, v, jsonexp.RejectUnknownMembers(true))
 }
 
-// ReadOpenJSON is ReadJSON for protocols that are not ours, whose clients may
-// know more members than we do: those are ignored. No body sets nothing, and the
+// ReadOpenJSON is ReadJSON for other protocols, whose clients may send members
+// that we do not know: they are ignored. A missing body sets nothing, and the
 // content type may be any.
 func ReadOpenJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := readBody(w, r)
@@ -125,9 +125,9 @@ func decodeJSON(b []byte, v any, opts ...jsonexp.Options) error {
 	return cay.Errorf(cay.Invalid, "field %q: %s does not fit", field, describeValue(b, semantic))
 }
 
-// describeValue returns the value an error is about if it is short and was to be
-// a number, else what kind of value it is: anything else may be a secret in the
-// wrong place, and errors are logged.
+// describeValue returns the value that an error is about if it is short and
+// should be a number, otherwise only its type: other values may be secrets in
+// the wrong place, and errors are logged.
 func describeValue(b []byte, e *jsonexp.SemanticError) string {
 	if e.GoType == nil || e.GoType.Kind() < reflect.Int || e.GoType.Kind() > reflect.Float64 {
 		return kindName(e.JSONKind)
@@ -156,8 +156,8 @@ func describeValue(b []byte, e *jsonexp.SemanticError) string {
 	}
 }
 
-// checkJSON reads b once without building anything from it. The decoder
-// refuses repeated names and what is not UTF-8.
+// checkJSON reads b once without building a value. The decoder refuses repeated
+// names and invalid UTF-8.
 func checkJSON(b []byte) error {
 	d := jsontext.NewDecoder(bytes.NewReader(b))
 	for {
@@ -187,7 +187,7 @@ func checkJSON(b []byte) error {
 	}
 }
 
-// fieldName writes a JSON pointer the way people name members: "network.mode".
+// fieldName returns a JSON pointer in the form that people use: "network.mode".
 func fieldName(p jsontext.Pointer) string {
 	var parts []string
 	for tok := range p.Tokens() {

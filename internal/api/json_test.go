@@ -100,7 +100,7 @@ func TestReadOpenJSON(t *testing.T) {
 	}
 }
 
-// Refusing a hostile body takes no memory to speak of beyond the body.
+// Refusing a hostile body takes little memory beyond the body.
 func TestReadJSON_Memory(t *testing.T) {
 	var names strings.Builder
 	names.WriteString(`{"env":{`)
@@ -120,7 +120,8 @@ func TestReadJSON_Memory(t *testing.T) {
 	}
 }
 
-// Whatever is taken means the same to the standard library, and nothing panics.
+// Accepted bodies mean the same to the standard library, and no body causes a
+// panic.
 func FuzzReadJSON(f *testing.F) {
 	for _, s := range []string{`{}`, `{"name":"x","vcpus":0.5,"env":{"A":"b"},"network":{"mode":"deny-all"},"timeout_ms":5}`, `{"name":null}`, `{"env":{"a":"\ud800"}}`, `[[[`, `{"a":1}{`} {
 		f.Add(s)

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// Heartbeat is how often a stream with nothing to say sends a blank line,
-	// so that clients and proxies can tell silence from a broken connection.
+	// Heartbeat is the interval of blank lines on a silent stream, so that clients
+	// and proxies can distinguish silence from a broken connection.
 	Heartbeat = 15 * time.Second
 
-	// linger is how long an Encoder may hold something back in the hope that
-	// the rest of it comes.
+	// linger is how long an Encoder may hold a part back while it waits for the
+	// rest.
 	linger = 20 * time.Millisecond
 
 	// headPatience is how long the headers of a stream wait for its first line, to
 	// be sent with it: each separate packet wakes the receiver.
 	headPatience = 5 * time.Millisecond
 
-	// queued is how many values may wait for a client that reads slowly.
+	// queued is how many values may wait for a slow reader.
 	queued = 8
 )
 
@@ -41,7 +41,7 @@ type Source[T any] interface {
 type Encoder[T any] interface {
 	// Append appends the lines of v. It may hold part of v back for the next call.
 	Append(dst []byte, v T) ([]byte, error)
-	// Held reports whether something is held back, and Release appends it.
+	// Held reports whether a part is held back, and Release appends it.
 	Held() bool
 	Release(dst []byte) []byte
 	// AppendError appends the last line of a stream that failed.
@@ -63,7 +63,7 @@ func ServeLines[T any](w http.ResponseWriter, r *http.Request, src Source[T], en
 	return serve(r.Context(), src, enc, newLineWriter(w, wire.TypeLines))
 }
 
-// ServeEvents is ServeLines for server-sent events, which enc writes whole, each
+// ServeEvents is ServeLines for server-sent events; enc writes whole events, each
 // with its blank line.
 func ServeEvents[T any](w http.ResponseWriter, r *http.Request, src Source[T], enc Encoder[T]) error {
 	w.Header().Set("Cache-Control", "no-cache")
@@ -141,7 +141,7 @@ type item[T any] struct {
 	err   error
 }
 
-// pump hands on what src returns, ending with its first error or ctx.
+// pump passes the values of src on, until its first error or the end of ctx.
 func pump[T any](ctx context.Context, src Source[T], items chan<- item[T]) {
 	defer close(items)
 	for {
@@ -157,11 +157,12 @@ func pump[T any](ctx context.Context, src Source[T], items chan<- item[T]) {
 	}
 }
 
-// lineWriter collects what is to be sent to a client.
+// lineWriter collects the bytes to send to a client.
 type lineWriter struct {
 	buf []byte
-	// send sends b, of which nothing may be there, and gives the client StallTimeout to
-	// take it. The last of it may go with what follows when the handler returns.
+	// send sends b, which may be empty, and gives the client StallTimeout to
+	// receive it. With last, the bytes may be sent together with the end of the
+	// answer, when the handler returns.
 	send func(b []byte, last bool) error
 }
 
@@ -225,7 +226,7 @@ func ServeSlow(w http.ResponseWriter, r *http.Request, call func(ctx context.Con
 	return waitSlow(r.Context(), newLineWriter(w, wire.TypeJSON), done, cancel)
 }
 
-// waitSlow sends blank lines until the call is done, and then its outcome.
+// waitSlow sends blank lines until the call is done, and then the call's result.
 func waitSlow(ctx context.Context, out *lineWriter, done <-chan item[any], cancel context.CancelFunc) error {
 	beat := time.NewTicker(Heartbeat)
 	defer beat.Stop()

@@ -7,8 +7,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// serveSocket is ServeLines over a WebSocket. It ends with the status 1000 when src
-// does; what the client sends closes it.
+// serveSocket is ServeLines over a WebSocket. The WebSocket closes with the status 1000
+// when src ends; any message of the client closes it.
 func serveSocket[T any](w http.ResponseWriter, r *http.Request, src Source[T], enc Encoder[T]) error {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{LinesProtocol}})
 	if err != nil {
@@ -18,7 +18,7 @@ func serveSocket[T any](w http.ResponseWriter, r *http.Request, src Source[T], e
 	defer conn.CloseNow() // a no-op after the closing handshake
 
 	// The request's context does not end when the client of a hijacked connection leaves;
-	// and when it ends, there is a last line to be written.
+	// and when it ends, the last line must still be written.
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	open := context.WithoutCancel(r.Context())

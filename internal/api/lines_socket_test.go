@@ -67,7 +67,7 @@ func dialLines(t *testing.T, ctx context.Context, src *given) (conn *websocket.C
 	return conn, served
 }
 
-// readLines returns what comes until the stream ends, and how it ended.
+// readLines returns the lines until the stream ends, and the status of its end.
 func readLines(t *testing.T, conn *websocket.Conn) (string, websocket.StatusCode) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

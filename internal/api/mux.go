@@ -21,13 +21,13 @@ type Mux struct {
 	docs   []json.RawMessage
 	rest   func(w http.ResponseWriter, r *http.Request) bool // see HandleRest
 
-	// Elsewhere says where a route can be had that is not here: an error to answer
-	// with, nil if it does not know the route. Set it before serving; nil: nothing is
-	// elsewhere.
+	// Elsewhere returns an error for a route that another server has, which names
+	// that server; nil if it does not know the route. Set it before serving; nil
+	// means that no other server has routes.
 	Elsewhere func(r *http.Request) error
 }
 
-// NewMux returns a Mux whose routes take tokens that auth knows.
+// NewMux returns a Mux whose routes accept the tokens of auth.
 func NewMux(auth Authenticator) *Mux {
 	if auth == nil {
 		panic("api: a mux without an authenticator would be open to everyone")
@@ -49,11 +49,11 @@ func (m *Mux) HandleIn(pattern string, h Handler, write ErrorWriter) {
 }
 
 // Prepare sees a request before its token is checked. It refuses the request with an
-// error, or returns it, perhaps with a token in the Authorization header that the
-// protocol carries elsewhere.
+// error, or returns the request, possibly after moving a token from another place
+// into the Authorization header.
 type Prepare func(r *http.Request) (*http.Request, error)
 
-// HandlePrepared is HandleIn with a Prepare; nil: none.
+// HandlePrepared is HandleIn with a Prepare, which may be nil.
 func (m *Mux) HandlePrepared(pattern string, prepare Prepare, h Handler, write ErrorWriter) {
 	if prepare == nil {
 		m.HandleIn(pattern, h, write)
@@ -117,7 +117,7 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.rest != nil && m.rest(w, r) {
 		return
 	}
-	// h is the library's own answer, 404 or 405 in plain text.
+	// h is the library's own handler, which answers 404 or 405 in plain text.
 	var plain discard
 	h.ServeHTTP(&plain, r)
 	if plain.status == http.StatusMethodNotAllowed {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// openAPI is the part of an OpenAPI document that slices contribute to.
+// openAPI is the part of an OpenAPI document that slices can contribute.
 type openAPI struct {
 	OpenAPI    string                                `json:"openapi"`
 	Info       map[string]string                     `json:"info"`
@@ -18,7 +18,7 @@ type openAPI struct {
 	Components map[string]map[string]json.RawMessage `json:"components"`
 }
 
-// kitFragment describes what this package itself answers with.
+// kitFragment describes the answers of this package itself.
 const kitFragment = `{
   "paths": {
     "/v1/openapi.json": {"get": {"operationId": "getOpenAPI", "summary": "This document", "tags": ["daemon"], "security": [],

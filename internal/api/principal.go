@@ -2,14 +2,14 @@ package api
 
 import "context"
 
-// Principal is who makes a request: a token of a team, perhaps bound to one
-// project.
+// Principal is the authenticated sender of a request: a token of a team, possibly
+// bound to one project.
 type Principal struct {
 	TokenID   string
 	TeamID    string
 	ProjectID string // empty: any project of the team
-	// Admin tokens are the operator's: they reach every team. TeamID is then
-	// the team the request speaks for.
+	// Admin tokens are the operator's: they reach every team. TeamID is then the
+	// team that the request acts for.
 	Admin bool
 	// Images says that a token of a project has the right to add images.
 	Images bool

@@ -31,8 +31,8 @@ func ParseQuery(r *http.Request) *Query {
 	return q
 }
 
-// Err returns the first error, invalid, and nil if all parameters were good and
-// known. Call it after the last parameter was taken.
+// Err returns the first error, invalid, and nil if all parameters were valid
+// and known. Call it after all parameters were read.
 func (q *Query) Err() error {
 	if q.err != nil {
 		return q.err
@@ -71,7 +71,7 @@ func (q *Query) Has(name string) bool {
 	return q.values.Has(name)
 }
 
-// String returns the parameter, empty if it is not there.
+// String returns the parameter, empty if it is missing.
 func (q *Query) String(name string) string {
 	q.taken[name] = true
 	v := q.values[name]
@@ -84,7 +84,7 @@ func (q *Query) String(name string) string {
 	return v[0]
 }
 
-// Required returns a parameter that must be there and not be empty.
+// Required returns a parameter that must be present and not empty.
 func (q *Query) Required(name string) string {
 	v := q.String(name)
 	if v == "" {
@@ -103,7 +103,7 @@ func (q *Query) Strings(name string, limit int) []string {
 	return v
 }
 
-// Int returns a whole number from low to high; def if it is not there.
+// Int returns a whole number from low to high; def if the parameter is missing.
 func (q *Query) Int(name string, low, high, def int64) int64 {
 	s := q.String(name)
 	if s == "" && !q.Has(name) {
@@ -134,7 +134,7 @@ func (q *Query) Time(name string) time.Time {
 	return t
 }
 
-// Octal returns permission bits such as 0644, at most 07777; 0 if not there.
+// Octal returns permission bits such as 0644, at most 07777; 0 if missing.
 func (q *Query) Octal(name string) uint32 {
 	s := q.String(name)
 	if s == "" && !q.Has(name) {
@@ -163,7 +163,7 @@ func (q *Query) Bool(name string) bool {
 	}
 }
 
-// Enum returns one of the allowed values; def if the parameter is not there.
+// Enum returns one of the allowed values; def if the parameter is missing.
 func (q *Query) Enum(name, def string, allowed ...string) string {
 	s := q.String(name)
 	if s == "" && !q.Has(name) {
@@ -176,7 +176,7 @@ func (q *Query) Enum(name, def string, allowed ...string) string {
 	return s
 }
 
-// NoQuery refuses query parameters on a route that takes none.
+// NoQuery refuses query parameters on a route without any.
 func NoQuery(r *http.Request) error {
 	if r.URL.RawQuery == "" {
 		return nil

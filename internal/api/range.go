@@ -7,9 +7,9 @@ import (
 
 // Range is a single requested range of bytes.
 type Range struct {
-	// First is the offset of the first byte. -1: the last Length bytes.
+	// First is the offset of the first byte. -1 means the last Length bytes.
 	First int64
-	// Length is how many bytes at most; 0 means to the end.
+	// Length is the most bytes; 0 means to the end.
 	Length int64
 }
 

@@ -84,8 +84,8 @@ func Log(logger *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// CheckHost refuses requests addressed to a name that is not ours. A page on
-// such a name that resolves to this machine would otherwise count as the
+// CheckHost refuses requests for a host name that is not the daemon's. A page
+// on such a name that resolves to this machine would otherwise count as the
 // daemon's own origin in a browser (DNS rebinding).
 func CheckHost(hosts []string, next http.Handler) http.Handler {
 	return Handler(func(w http.ResponseWriter, r *http.Request) error {
@@ -98,7 +98,7 @@ func CheckHost(hosts []string, next http.Handler) http.Handler {
 	})
 }
 
-// HostAllowed reports whether a request is addressed to a name of ours; see
+// HostAllowed reports whether a request's host is a name of the daemon; see
 // CheckHost.
 func HostAllowed(r *http.Request, hosts []string) bool { return hostAllowed(r, hosts) }
 
@@ -109,7 +109,8 @@ func hostAllowed(r *http.Request, hosts []string) bool {
 	}
 	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
 	if ip := net.ParseIP(host); ip != nil {
-		// An address cannot be rebound: it is ours when the connection came to it.
+		// An address cannot be rebound: it is the daemon's if the connection
+		// came to it.
 		local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 		if ip.IsLoopback() || ok && local.IP.Equal(ip) {
 			return true
@@ -132,8 +133,8 @@ func hostAllowed(r *http.Request, hosts []string) bool {
 }
 
 // SameOrigin refuses requests that a browser makes for a page of another
-// origin, "null" included, unless they only read; and those cannot read the
-// answer, since it carries no CORS headers.
+// origin, "null" included, except for reads. Such a page cannot read the
+// answer, since the answer carries no CORS headers.
 func SameOrigin(next http.Handler) http.Handler {
 	var protection http.CrossOriginProtection
 	return Handler(func(w http.ResponseWriter, r *http.Request) error {
@@ -146,8 +147,8 @@ func SameOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// SecurityHeaders sets what keeps a browser from making anything of an answer
-// but data. Handlers that serve pages set their own policy over it.
+// SecurityHeaders sets headers that make a browser treat every answer as data
+// only. Handlers that serve pages replace the policy by their own.
 func SecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

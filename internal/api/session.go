@@ -12,7 +12,7 @@ import (
 const (
 	// SessionCookie holds the id of a browser's session.
 	SessionCookie = "cay_session"
-	// HeaderSessionKey holds the key of it, on every request that is to be made in its name.
+	// HeaderSessionKey holds the session's key, on every request of the session.
 	HeaderSessionKey = "Cay-Session-Key"
 	// sessionProtocol carries the key of a browser's WebSocket, as bearerProtocol
 	// carries a token.
@@ -25,11 +25,11 @@ const (
 // where no other origin can read it, and which no other page can put into a header.
 type Session struct{ ID, Key string }
 
-// SessionAuthenticator is an Authenticator that knows sessions of browsers, too.
+// SessionAuthenticator is an Authenticator that also authenticates browsers' sessions.
 type SessionAuthenticator interface {
 	Authenticator
-	// AuthenticateSession returns the Principal of a session. Errors:
-	// unauthenticated if it is unknown, or over.
+	// AuthenticateSession returns the Principal of a session. Errors: unauthenticated if
+	// the session is unknown, or over.
 	AuthenticateSession(ctx context.Context, s Session) (Principal, error)
 }
 

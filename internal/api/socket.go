@@ -20,8 +20,8 @@ const maxFrame = 256 << 10
 // protocol's own format.
 type Socket struct {
 	conn *websocket.Conn
-	// blocked is set while the command does not take what was typed. Nothing
-	// is read from the client then, and so no answer to a ping.
+	// blocked is set while the command does not read its input. The client's
+	// messages are not read then, and so no answer to a ping.
 	blocked atomic.Bool
 }
 
@@ -31,8 +31,8 @@ func NewSocket(conn *websocket.Conn) *Socket {
 	return &Socket{conn: conn}
 }
 
-// Show sends what the command wrote, and breaks the connection if the client
-// does not take it.
+// Show sends the command's output, and breaks the connection if the client does
+// not receive it.
 func (s *Socket) Show(ctx context.Context, b []byte) error {
 	return s.write(ctx, websocket.MessageBinary, b)
 }
@@ -48,9 +48,9 @@ func (s *Socket) write(ctx context.Context, kind websocket.MessageType, b []byte
 	return s.conn.Write(ctx, kind, b)
 }
 
-// Input types what the client sends, until it leaves. A client that types more
-// than the command reads is slowed down by not being read. An error of control,
-// which is handed text messages, closes the connection.
+// Input passes the client's input to typeIn, until the client leaves. A client
+// that types faster than the command reads is slowed down. control gets the
+// text messages; an error of control closes the connection.
 func (s *Socket) Input(ctx context.Context, typeIn func(context.Context, io.Reader) error, control func(context.Context, []byte) error) {
 	typed, typing := io.Pipe()
 	written := make(chan struct{})
@@ -95,7 +95,7 @@ func (s *Socket) Input(ctx context.Context, typeIn func(context.Context, io.Read
 	}
 }
 
-// Ping returns when the client does not answer any more, or has left.
+// Ping returns when the client has stopped answering, or has left.
 func (s *Socket) Ping(ctx context.Context) {
 	beat := time.NewTicker(Heartbeat)
 	defer beat.Stop()

@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// pipeListener accepts the server's ends of pipes, whose deadlines go by the
+// pipeListener accepts the server's ends of pipes, whose deadlines follow the
 // bubble's clock.
 type pipeListener struct {
 	conns chan net.Conn
@@ -62,7 +62,7 @@ func dialPipe(t *testing.T, h api.Handler) net.Conn {
 	return client
 }
 
-// ticks gives a value a minute, n of them, and then fails with err.
+// ticks yields a value a minute, n of them, and then fails with err.
 type ticks struct {
 	ctx context.Context
 	n   int
@@ -84,7 +84,7 @@ func (s *ticks) Next() (int, error) {
 
 func (s *ticks) Close() error { return nil }
 
-// numbers writes a number to a line.
+// numbers encodes a number as a line.
 type numbers struct{}
 
 func (numbers) Append(dst []byte, v int) ([]byte, error) { return fmt.Appendln(dst, v), nil }
@@ -109,7 +109,8 @@ func TestServeLines_Heartbeats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A beat each 15 s of silence; the one at the minute may come before or after the value.
+		// A heartbeat each 15 s of silence; the heartbeat at the minute may come
+		// before or after the value.
 		got := strings.ReplaceAll(string(b), "\n\n", "\n")
 		for strings.Contains(got, "\n\n") {
 			got = strings.ReplaceAll(got, "\n\n", "\n")
@@ -124,7 +125,7 @@ func TestServeLines_Heartbeats(t *testing.T) {
 	})
 }
 
-// after gives one value when that time has passed, and ends long after.
+// after yields one value after that time, and ends long after.
 type after struct {
 	wait  time.Duration
 	given bool
@@ -142,7 +143,7 @@ func (s *after) Next() (int, error) {
 
 func (s *after) Close() error { return nil }
 
-// flushes notes when it is flushed, and with how much.
+// flushes records each flush, with the number of bytes.
 type flushes struct {
 	*httptest.ResponseRecorder
 	begun time.Time
@@ -220,7 +221,7 @@ func TestServeSlow(t *testing.T) {
 	})
 }
 
-// A body that stops coming is an error after a while, however long it is.
+// A body that stalls is an error after a while, however long the body is.
 func TestBody_Stalls(t *testing.T) {
 	for _, kind := range []string{"content", "json"} {
 		synctest.Test(t, func(t *testing.T) {

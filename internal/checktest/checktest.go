@@ -17,8 +17,8 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// Must makes the result of a call its value alone, and ends the test if there was an
-// error: checktest.Must(f())(t).
+// Must drops the error of a call, and ends the test if there was an error:
+// checktest.Must(f())(t).
 func Must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -27,8 +27,8 @@ func Must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Code ends the test unless err has a code: "" is no error, Internal also one without
-// a code. A test that makes several such calls in a row says which it was.
+// Code ends the test unless err has a code: "" means no error, Internal also an error
+// without a code. A test that makes several such calls in a row names the call.
 func Code(t testing.TB, err error, code cay.Code, call ...string) {
 	t.Helper()
 	if got := cay.CodeOf(err); got != code {

@@ -32,8 +32,9 @@ import (
 
 // Config says how a daemon runs. Make one with Default or Load.
 type Config struct {
-	// Data is the directory of everything the daemon keeps; made if missing.
-	// Default: /var/lib/cay for root, else .local/share/cay in the home directory.
+	// Data is the directory of all data that the daemon keeps; it is created if
+	// missing. Default: /var/lib/cay for root, else .local/share/cay in the home
+	// directory.
 	Data string `yaml:"data"`
 	// Listen is the host:port of the API. Port 0 takes any free one. A host
 	// that is not this machine's loopback requires TLSCert and TLSKey, or Insecure.
@@ -57,16 +58,16 @@ type Config struct {
 	// behind a proxy that ends TLS.
 	PublicURL string `yaml:"public_url"`
 	// PreviewDomain is the domain one label below which previews are served:
-	// <label>.localhost. Its names have to lead here, by a wildcard DNS record,
-	// except those of localhost, which browsers know. The API cannot be at such
-	// a name itself.
+	// <label>.localhost. Its names have to resolve to this machine, by a wildcard
+	// DNS record, except names below localhost, which browsers resolve themselves.
+	// The API cannot have such a name itself.
 	PreviewDomain string `yaml:"preview_domain"`
-	// PreviewTemplate is the URL of a preview as visitors see it, if that is not
+	// PreviewTemplate is the public URL of a preview, if it differs from
 	// <scheme>://<label>.<preview_domain>:<port of listen>, as behind a proxy:
 	// https://{label}.preview.example.com. Its host is a label below PreviewDomain.
 	PreviewTemplate string `yaml:"preview_url"`
 	// PreviewTLSCert and PreviewTLSKey are PEM files of a certificate for
-	// *.<preview_domain>. Empty: TLSCert is for those names too.
+	// *.<preview_domain>. Empty means that TLSCert is for those names, too.
 	PreviewTLSCert string `yaml:"preview_tls_cert"`
 	PreviewTLSKey  string `yaml:"preview_tls_key"`
 	// InsecureNoLimits starts sandboxes even where cgroups cannot bound their
@@ -77,15 +78,16 @@ type Config struct {
 	// that sandboxes and image pulls may still reach: a package mirror, or a
 	// private registry. By default there are none.
 	AllowRanges []string `yaml:"allow_ranges"`
-	// GuestTrust makes sandboxes trust the certificate authorities that were
-	// added to those this machine trusts, such as a company's own.
+	// GuestTrust makes sandboxes trust the certificate authorities that were added
+	// to this machine's, such as a company's own.
 	GuestTrust bool `yaml:"guest_trust"`
 	// Nameservers are the addresses, with or without a port, of the name servers
-	// that resolve names for sandboxes. Empty: those of this machine.
+	// that resolve names for sandboxes. Empty means this machine's name servers.
 	Nameservers []string `yaml:"nameservers"`
 
-	// VercelHeaderDelay is after how long clients of Vercel's get the headers of an
-	// answer that is not there yet, and how far apart they hear from us until it is.
+	// VercelHeaderDelay is the delay after which clients of Vercel's get the
+	// headers of a slow answer, and the interval of the white space that follows
+	// until the answer is ready.
 	VercelHeaderDelay time.Duration `yaml:"vercel_header_delay"`
 	// CloudflareImage is the image of sandboxes that clients of the bridge make; see
 	// docs/cloudflare.md. Empty: the default image.
@@ -95,37 +97,37 @@ type Config struct {
 	LogLevel  slog.Level `yaml:"log_level"`
 	LogFormat string     `yaml:"log_format"`
 
-	// DebianMirror is the package archive the default image is built from, as a
-	// URL. Empty: the one mmdebstrap would use.
+	// DebianMirror is the URL of the package archive that the default image is
+	// built from. Empty means mmdebstrap's default.
 	DebianMirror string `yaml:"debian_mirror"`
 	// NPMRegistry is the URL of the registry that language runtimes come from.
 	// Empty means the registry that npm on this machine is configured to use.
 	NPMRegistry string `yaml:"npm_registry"`
 
-	// DiskReserve is how much of the disk of Data stays free: with less than that,
+	// DiskReserve is how much of the disk of Data stays free: with less free space
 	// no sandbox is created and nothing is saved.
 	DiskReserve Size `yaml:"disk_reserve"`
 	// SnapshotExpiration is how long snapshots are kept of sandboxes without an
 	// expiration of their own.
 	SnapshotExpiration time.Duration `yaml:"snapshot_expiration"`
 
-	// Pool is how many booted machines wait for sandboxes that ask for nothing:
+	// Pool is the number of booted machines for sandboxes with default settings:
 	// the default image and runtime, CPUs, memory and disk.
 	Pool int `yaml:"pool"`
 	// Pools has further pools, of other kinds of machines. Pools can be set in a
 	// file only.
 	Pools []Pool `yaml:"pools"`
 
-	// WorkflowDatabase is where workflows are kept, if not in workflows.db in Data:
-	// the postgres:// URL of a database that may be shared with other daemons and
+	// WorkflowDatabase is the postgres:// URL of the database of workflows, if it
+	// is not workflows.db in Data. It may be shared with other daemons and
 	// programs.
 	WorkflowDatabase string `yaml:"workflow_database"`
 	// WorkflowSync makes the data of workflows survive a power cut, not only a
 	// crash of the daemon. PostgreSQL always does so, unless PostgreSQL is
 	// configured otherwise.
 	WorkflowSync bool `yaml:"workflow_sync"`
-	// WorkflowRetention is how long ended runs of apps in other languages are kept that do
-	// not say; the SDK in Go says so in definitions. 0 keeps them.
+	// WorkflowRetention is how long ended runs of apps in other languages are kept
+	// by default; definitions of the SDK in Go set their own. 0 keeps them.
 	WorkflowRetention time.Duration `yaml:"workflow_retention"`
 
 	// GatewayListen is the host:port of the AI gateway, which has its own origin;
@@ -160,7 +162,7 @@ type Pool struct {
 	VCPUs   float64 `yaml:"vcpus"`
 	Memory  Size    `yaml:"memory"`
 	Disk    Size    `yaml:"disk"`
-	// Size is how many wait, at least 1.
+	// Size is the number of waiting machines, at least 1.
 	Size int `yaml:"size"`
 }
 
@@ -180,7 +182,7 @@ type Quota struct {
 	ImageDownloads Size `yaml:"image_downloads"`
 }
 
-// Account returns q in the terms of package account.
+// Account converts q to an account.Quota.
 func (q Quota) Account() account.Quota {
 	return account.Quota{
 		Sandboxes:        q.Sandboxes,
@@ -194,7 +196,7 @@ func (q Quota) Account() account.Quota {
 	}
 }
 
-// Limits are the most one sandbox may ask for.
+// Limits are the maxima for one sandbox.
 type Limits struct {
 	Timeout time.Duration `yaml:"timeout"` // from its start to its end, extensions included
 	VCPUs   float64       `yaml:"vcpus"`
@@ -204,12 +206,13 @@ type Limits struct {
 	Snapshot Size `yaml:"snapshot"`
 	// Starts is how many sandboxes boot at the same time; others wait.
 	Starts int `yaml:"starts"`
-	// Connections to the outside that may be open, and ConnectionRate how many
-	// may be opened in a second, after a burst of as many.
+	// Connections is how many connections to the outside may be open, and
+	// ConnectionRate how many may be opened in a second, after a burst of the same
+	// number.
 	Connections    int `yaml:"connections"`
 	ConnectionRate int `yaml:"connection_rate"`
-	// Bandwidth is bytes in a second in each direction, and Traffic all bytes in
-	// both directions in the sandbox's life. 0 means no bound.
+	// Bandwidth is the bytes in a second in each direction, and Traffic the bytes
+	// in both directions in the sandbox's life. 0 means no bound.
 	Bandwidth Size `yaml:"bandwidth"`
 	Traffic   Size `yaml:"traffic"`
 }
@@ -260,7 +263,7 @@ func (c *Config) Ranges() []netip.Prefix {
 	return ranges
 }
 
-// AdminTokenFile is where the daemon writes the admin token.
+// AdminTokenFile is the path of the file with the admin token.
 func (c *Config) AdminTokenFile() string { return filepath.Join(c.Data, "admin.token") }
 
 // DatabaseFile is the daemon's database.

@@ -190,8 +190,8 @@ func TestValidate_Listen(t *testing.T) {
 	}
 }
 
-// Every field has a setting and the other way round, and every default can be
-// said as text.
+// Every field has a setting and vice versa, and every default can be written as
+// text.
 func TestSettings_Complete(t *testing.T) {
 	t.Parallel()
 	var keys []string

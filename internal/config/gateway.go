@@ -10,7 +10,8 @@ import (
 // GatewayOff is the GatewayListen of a daemon without the gateway's own origin.
 const GatewayOff = "off"
 
-// GatewayAddress is where the AI gateway listens, "" if it does not. c is valid.
+// GatewayAddress returns the address at which the AI gateway listens, "" if it
+// is off. c must be valid.
 func (c *Config) GatewayAddress() string {
 	switch c.GatewayListen {
 	case "":

@@ -21,18 +21,18 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Sources is where Load takes settings from, weakest first.
+// Sources are the sources of settings for Load, weakest first.
 type Sources struct {
 	// File is the path of a YAML file. Empty: none.
 	File string
-	// Env looks up a variable. A variable set to nothing counts as not set.
+	// Env looks up a variable. An empty variable counts as not set.
 	Env func(name string) string
 	// Flags are values given on the command line, by key.
 	Flags map[string]string
 }
 
-// Load returns the configuration the sources make, validated, with absolute
-// paths. Errors: invalid, naming the setting as its source spells it.
+// Load returns the configuration of the sources, validated, with absolute paths. Errors:
+// invalid, with the setting's name in its source.
 func Load(s Sources) (Config, error) {
 	c := Default()
 	if s.File != "" {
@@ -60,7 +60,7 @@ func Load(s Sources) (Config, error) {
 	return c, c.Validate()
 }
 
-// set names the source in the error.
+// set adds the source's name to the error.
 func set(s Setting, name, value string) error {
 	err := s.Set(value)
 	var e *cay.Error
@@ -158,7 +158,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if u, err := url.Parse(c.WorkflowDatabase); c.WorkflowDatabase != "" && (err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		// Without the value, which may have a password in it.
+		// The error leaves the value out, which may have a password in it.
 		return cay.Errorf(cay.Invalid, "workflow_database is not the postgres:// URL of a database")
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
@@ -215,7 +215,7 @@ func (c *Config) validatePools() error {
 	return nil
 }
 
-// kind is the pool with what was left out, and without its size.
+// kind returns the pool with defaults filled in, and without its size.
 func (p Pool) kind() Pool {
 	all := sandbox.CreateParams{VCPUs: p.VCPUs, MemoryMB: p.Memory.MiB(), DiskMB: p.Disk.MiB()}.WithDefaults()
 	return Pool{Image: p.Image, Runtime: p.Runtime, VCPUs: all.VCPUs, Memory: Size(all.MemoryMB) * MiB, Disk: Size(all.DiskMB) * MiB}
@@ -284,7 +284,8 @@ func wrong(key, value, want string) error {
 	return cay.Errorf(cay.Invalid, "%s is %q; %s", key, value, want)
 }
 
-// IsLoopback reports whether a host, without a port, is this machine's alone.
+// IsLoopback reports whether a host, without a port, can be reached from this machine
+// only.
 func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

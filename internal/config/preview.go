@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// labelMark is where the label goes in preview_url.
+// labelMark is the placeholder of the label in preview_url.
 const labelMark = "{label}"
 
 // PreviewURL returns the URL of a preview. port is the listener's port, which
@@ -30,7 +30,7 @@ func (c *Config) PreviewURL(label string, port int) string {
 	return scheme + "://" + host
 }
 
-// PreviewSecure reports whether visitors of previews come by https.
+// PreviewSecure reports whether visitors of previews use https.
 func (c *Config) PreviewSecure() bool {
 	return strings.HasPrefix(c.PreviewURL("x", 0), "https:")
 }
@@ -53,7 +53,7 @@ func (c *Config) validatePreview() error {
 	if c.PreviewTLSCert != "" && c.TLSCert == "" {
 		return wrong("preview_tls_cert", c.PreviewTLSCert, "it takes tls_cert and tls_key as well: both are served at the address in listen")
 	}
-	// A name that is a preview's never reaches the API.
+	// Requests for a preview's name never reach the API.
 	for _, h := range c.AllowedHosts {
 		if c.isPreview(h) {
 			return wrong("allowed_hosts", h, "previews are served there: choose another preview_domain than "+strconv.Quote(c.PreviewDomain))

@@ -27,7 +27,7 @@ func (c *Config) ListenURL(port int) string {
 	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// ownName is a name of the daemon that listens everywhere.
+// ownName returns a name of a daemon that listens on all addresses.
 func (c *Config) ownName() string {
 	for _, h := range c.AllowedHosts {
 		if !strings.HasPrefix(h, "*.") {

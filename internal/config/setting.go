@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Setting is one field of a Config, by all its names.
+// Setting is one field of a Config, with all its names.
 type Setting struct {
 	// Key names it in the file: "listen", "quota.sandboxes".
 	Key string
@@ -20,8 +20,8 @@ type Setting struct {
 	field any // *string, *bool, *int, *float64, *Size, *time.Duration, *slog.Level, *[]string
 }
 
-// Settings lists the fields of c in the order help shows them, but for lists of
-// more than texts, which only a file can have.
+// Settings lists the fields of c in the order of help, except for lists of
+// objects, which only a file can have.
 func (c *Config) Settings() []Setting {
 	return []Setting{
 		{"data", "directory of all the daemon keeps", &c.Data},
@@ -85,7 +85,7 @@ func (s Setting) Env() string {
 	return "CAY_" + strings.ToUpper(strings.ReplaceAll(s.Key, ".", "_"))
 }
 
-// String returns the value as Set would take it.
+// String returns the value in the form that Set accepts.
 func (s Setting) String() string {
 	switch f := s.field.(type) {
 	case *string:
@@ -108,7 +108,7 @@ func (s Setting) String() string {
 	panic(fmt.Sprintf("config: setting %s is a %T", s.Key, s.field))
 }
 
-// Type says what kind of value it takes, for help; "bool" takes none on the
+// Type returns the type of the value, for help; a "bool" needs no value on the
 // command line.
 func (s Setting) Type() string {
 	switch s.field.(type) {

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/internal/config"
 )
 
-// recheck is how long a certificate is served before its files are looked at
-// again, by the handshake that comes then.
+// recheck is how long a certificate is served before the next handshake checks
+// its files again.
 const recheck = time.Minute
 
 // certificate is a certificate in files that are replaced when it is renewed.
@@ -31,7 +31,7 @@ type certificate struct {
 	seen    [2]fileState
 }
 
-// fileState tells whether a file is another one than before.
+// fileState identifies a version of a file.
 type fileState struct {
 	modified time.Time
 	size     int64

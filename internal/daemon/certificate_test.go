@@ -53,7 +53,7 @@ func writeCertificate(t *testing.T, dir string, serial int64, names ...string) (
 func serial(c *tls.Certificate) int64 { return c.Leaf.SerialNumber.Int64() }
 
 // A certificate is read again when its files have changed, at most once a
-// minute, and never given up for one that cannot be read.
+// minute. If the new files cannot be read, the old certificate stays.
 func TestCertificate_renewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

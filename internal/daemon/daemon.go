@@ -49,13 +49,14 @@ import (
 // errStopping is returned to clients of streams when the daemon stops.
 var errStopping = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint("try again in a moment")
 
-// drainTimeout is how long requests under way may take to finish at a stop.
+// drainTimeout is how long requests in progress may take to finish when the daemon
+// stops.
 const drainTimeout = 10 * time.Second
 
-// databaseReserve is how many bytes of the disk are cay.db's alone, and as many
-// gateway.db's: room for thousands of changes, such as the ends of sandboxes or records
-// of requests, while the disk is full. A database's index of its log has room for as many
-// from the start.
+// databaseReserve is the disk space reserved for cay.db, and again for gateway.db:
+// room for thousands of changes, such as the ends of sandboxes or records of
+// requests, while the disk is full. The index of a database's log has room for as
+// many from the start.
 const databaseReserve = 15 << 20
 
 // Options are for tests and for Ephemeral. The zero value is the real daemon.
@@ -74,13 +75,13 @@ type Options struct {
 	// TrustCallers lets image pulls go to any address, because the caller is the
 	// user who runs this process.
 	TrustCallers bool
-	// DestroyOnStop ends all sandboxes with the daemon.
+	// DestroyOnStop ends all sandboxes when the daemon stops.
 	DestroyOnStop bool
 	// NoWorkflows leaves the engine of workflows out.
 	NoWorkflows bool
 	// NoGateway leaves the AI gateway out.
 	NoGateway bool
-	// SpareCPU replaces looking for idle CPUs before machines of pools start; see
+	// SpareCPU replaces the check for idle CPUs before machines of pools start; see
 	// sandboxd.Config.
 	SpareCPU func(ctx context.Context, anew bool) error
 	// Nameservers ("host:port") resolve names for sandboxes instead of the host's,
@@ -252,7 +253,7 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 	return err
 }
 
-// openBlobs opens the store in a directory of the data directory, brings it to
+// openBlobs opens the store in a directory of the data directory, migrates it to
 // this version's layout, and keeps the reserve free.
 func (d *Daemon) openBlobs(name string) (blob.Store, error) {
 	return blob.OpenDir(filepath.Join(d.cfg.Data, name), blob.DirOptions{Reserve: int64(d.cfg.DiskReserve)})
@@ -269,7 +270,7 @@ func pools(cfg config.Config) []sandboxd.PoolConfig {
 	return all
 }
 
-// Start takes over the sandboxes an earlier daemon left and begins to serve.
+// Start adopts the sandboxes of an earlier daemon and begins to serve.
 func (d *Daemon) Start(ctx context.Context) (err error) {
 	if err := d.accounts.Start(ctx); err != nil {
 		return err
@@ -286,7 +287,8 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 	}
 	d.port.Store(int32(listenPort(d.cfg, d.listener)))
 	server := api.NewServer(d.handler, hosts(d.cfg), d.log)
-	// Before all the API does for its requests: previews are no part of it.
+	// Previews come before the API's middleware, because they are not part of the
+	// API.
 	server.Handler = d.previews.Before(server.Handler)
 	if d.cfg.TLSCert != "" {
 		isPreview := func(host string) bool { _, ok := d.previews.Match(host); return ok }
@@ -352,7 +354,7 @@ func (d *Daemon) Stop() error {
 	return errors.Join(append(errs, d.close())...)
 }
 
-// close gives back what New took.
+// close releases the resources of New.
 func (d *Daemon) close() error {
 	var errs []error
 	if d.gateway != nil {
@@ -420,7 +422,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, g
 	}
 }
 
-// hosts are the names, beside this machine's, that clients may address us by.
+// hosts are the names, besides this machine's own, by which clients may address the
+// daemon.
 func hosts(cfg config.Config) []string {
 	all := slices.Concat(cfg.AllowedHosts, names.Hosts)
 	if host, _, err := net.SplitHostPort(cfg.Listen); err == nil && host != "" {

@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// isHelper reports whether gVisor started this process: helpers inherit nothing
-// of our environment but must be sure.
+// isHelper reports whether gVisor started this process: helpers inherit no
+// environment variables, so they must be recognised by other means.
 func isHelper() bool {
 	return strings.HasPrefix(os.Args[0], "runsc-") || os.Args[0] == "/proc/self/exe"
 }
@@ -108,7 +108,7 @@ type process struct {
 	first string // line of its output
 }
 
-// spawn starts one over data, with more in its environment.
+// spawn starts a process over data, with additional environment variables.
 func spawn(t *testing.T, env, data string, more ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -200,8 +200,8 @@ func awaitSentries(t *testing.T, dir string, sandboxes int) {
 	}
 }
 
-// Row I11: a daemon that is killed loses nothing that runs, and the next one
-// leaves nothing that should not.
+// Row I11: a killed daemon loses no running sandbox, and the next daemon cleans
+// up everything else.
 func TestDaemon_Killed(t *testing.T) {
 	dir := data(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -353,7 +353,7 @@ func TestDaemon_OneForADirectory(t *testing.T) {
 	}
 }
 
-// The public routes need no token, metrics need the operator's.
+// The public routes need no token, metrics need an operator's.
 func TestDaemon_Routes(t *testing.T) {
 	env := testenv.Start(t)
 	get := func(path, token string) (int, string) {
@@ -404,7 +404,7 @@ func TestDaemon_Routes(t *testing.T) {
 	}
 }
 
-// Row N23: a caller's image reference does not lead the daemon into the
+// Row N23: a caller's image reference cannot direct the daemon into the
 // operator's network.
 func TestDaemon_PullGuard(t *testing.T) {
 	reached := false

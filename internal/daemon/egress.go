@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// networkLimits are the most a sandbox may have.
+// networkLimits are the maxima for a sandbox.
 func (d *Daemon) networkLimits() sandbox.NetworkLimits {
 	l := d.cfg.Limits
 	return sandbox.NetworkLimits{

@@ -27,7 +27,7 @@ type attempt struct {
 	gets string // a regular expression for all that comes back
 }
 
-// attack makes the guest do all of attempts, some at a time.
+// attack makes the guest carry out all attempts, several at a time.
 func (st *station) attack(t *testing.T, attempts []attempt) {
 	t.Helper()
 	for i := range attempts {
@@ -51,7 +51,8 @@ func (st *station) attack(t *testing.T, attempts []attempt) {
 	}
 }
 
-// latin1 is s with a character for each of its bytes, which survives JSON.
+// latin1 returns s with a character for each of its bytes, so that it survives
+// JSON.
 func latin1(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -61,7 +62,7 @@ func latin1(s string) string {
 }
 
 // requests are rows N12 and N13: HTTP that a proxy and a server may read
-// differently, each hiding a request that is not allowed.
+// differently; each hides a request that is not allowed.
 var requests = []struct {
 	name, send, gets string
 }{
@@ -109,7 +110,7 @@ var requests = []struct {
 	{"tunnel to another host", "CONNECT evil.example.net:443 HTTP/1.1\r\nHost: api.example.com\r\n\r\n", `^HTTP/1\.1 4\d\d `},
 }
 
-// hellos are row N13 for TLS, and what else a first packet can be. alert is a
+// hellos are row N13 for TLS, and other kinds of first packets. alert is a
 // refusal, hello the server's answer, or ours if connections are opened.
 func hellos(opened bool) []attempt {
 	const (
@@ -251,7 +252,7 @@ for group, port in (("224.0.0.251", 5353), ("224.0.0.252", 5355), ("239.255.255.
 print(answered)
 `
 
-// Rows N4, N12, N13 and N16, with the bytes themselves.
+// Rows N4, N12, N13 and N16, byte by byte.
 func TestEgress_Attack(t *testing.T) {
 	t.Parallel()
 	s := openSite(t)

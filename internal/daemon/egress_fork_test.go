@@ -29,7 +29,7 @@ for line in sys.stdin:
 	if err != nil {
 		t.Fatal(err)
 	}
-	// ask has the process in a sandbox make its nth request.
+	// ask makes the process in a sandbox send its nth request.
 	ask := func(ref string, n int) {
 		t.Helper()
 		if err := st.site.WriteStdin(ctx, ref, cmd.ID, strings.NewReader(ref+"\n"), false); err != nil {

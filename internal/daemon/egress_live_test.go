@@ -67,7 +67,7 @@ while True:
     print(".", flush=True)
 `
 
-// datagrams is exchange by UDP: what is not answered ends it.
+// datagrams is exchange by UDP: a missing answer ends it.
 const datagrams = `
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -93,7 +93,7 @@ while True:
     print(".", flush=True)
 `
 
-// Row N17: a connection does not survive the policy that let it out.
+// Row N17: a connection does not survive the policy that allowed it.
 func TestEgress_Update(t *testing.T) {
 	t.Parallel()
 	s := openSite(t)
@@ -176,7 +176,8 @@ func TestEgress_Update(t *testing.T) {
 	}
 }
 
-// There is no moment between two policies: what neither allows does not get out.
+// There is no gap between two policies: a connection that neither allows never
+// gets out.
 func TestEgress_UpdateIsAtomic(t *testing.T) {
 	t.Parallel()
 	s := openSite(t)
@@ -221,7 +222,7 @@ for t in threads: t.join()
 	}
 }
 
-// A rule that changes counts for the next request, on connections that are open.
+// A changed rule applies to the next request, also on open connections.
 func TestEgress_Rotate(t *testing.T) {
 	t.Parallel()
 	s := openSite(t)
@@ -281,10 +282,11 @@ for line in sys.stdin:
 	}
 }
 
-// internetEnv gives a daemon in another process an Internet of this one.
+// internetEnv gives a daemon in another process the simulated Internet of this
+// one.
 const internetEnv = "CAY_TEST_INTERNET"
 
-// outpost returns Options for a daemon in another process, "" being none.
+// outpost returns Options for a daemon in another process; "" means none.
 func outpost(routes string) (daemon.Options, error) {
 	if routes == "" {
 		return daemon.Options{}, nil
@@ -293,8 +295,8 @@ func outpost(routes string) (daemon.Options, error) {
 	return daemon.Options{Nameservers: nameservers, DialContext: dial}, err
 }
 
-// Row N19: without a daemon there is no way out, and with the next one only
-// what the policy says by then.
+// Row N19: without a daemon there is no egress, and the next daemon applies the
+// policy of that time.
 func TestEgress_DaemonKilled(t *testing.T) {
 	t.Parallel()
 	n := networktest.Start(t)
@@ -436,7 +438,7 @@ func TestEgress_Limits(t *testing.T) {
 		} {
 			begun := time.Now()
 			st.run(t, sandbox.CommandParams{Argv: argv})
-			// A burst may come at once.
+			// The first burst is not limited.
 			if d := time.Since(begun); d < (size-rate)*time.Second/rate {
 				t.Errorf("%q: %d bytes in %v, with a limit of %d a second", argv[0], size, d, rate)
 			}
@@ -510,8 +512,8 @@ print(opened, time.monotonic() - begun)
 	})
 }
 
-// Rows N2 and N3: the operator opens a range, and nothing else; not even by that
-// does one sandbox reach another, or the host's services.
+// Rows N2 and N3: the operator opens a range, and nothing else; even so, a
+// sandbox cannot reach another sandbox, or the host's services.
 func TestEgress_AllowRanges(t *testing.T) {
 	t.Parallel()
 	s := openSite(t, func(s *site) { s.cfg.AllowRanges = []string{"10.77.0.0/16", "100.64.0.0/10"} })

@@ -17,8 +17,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// mirrorScript finds out, in the guest, which servers its package managers use:
-// by the configuration of this machine in the environment, or else their own.
+// mirrorScript finds, in the guest, the servers of its package managers: from this
+// machine's configuration in the environment, or else their defaults.
 const mirrorScript = `
 import glob, html.parser, json, os, re, subprocess, sys, urllib.parse, urllib.request
 def host(u): return urllib.parse.urlsplit(u).hostname
@@ -65,7 +65,7 @@ func TestEgress_PackageManagers(t *testing.T) {
 	})
 	st := &station{Handle: s.Sandbox(sb.ID), site: s}
 	// again runs a command until it succeeds, or has failed often: the servers are not
-	// what is tested, and may be busy.
+	// under test, and may be busy.
 	again := func(p sandbox.CommandParams) *sandbox.Result {
 		t.Helper()
 		for try := 1; ; try++ {

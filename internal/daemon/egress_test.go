@@ -174,7 +174,7 @@ func (s *site) stop(t *testing.T) {
 	s.daemon = nil
 }
 
-// station is a sandbox whose programs go to the internet.
+// station is a sandbox whose programs send requests to the internet.
 type station struct {
 	*sandbox.Handle
 	site   *site
@@ -203,7 +203,7 @@ func openStation(t *testing.T, s *site, client string, policy sandbox.Network) *
 	return st
 }
 
-// can reports whether the station's client knows how to do p.
+// can reports whether the station's client supports p.
 func (st *station) can(p probe) bool {
 	if p.only != "" {
 		return slices.Contains(strings.Fields(p.only), st.client)
@@ -218,7 +218,7 @@ func (st *station) can(p probe) bool {
 	return scheme != "pg" && scheme != "dns+tcp"
 }
 
-// ask makes the guest's program do all of probes, in order.
+// ask makes the guest's program send all probes, in order.
 func (st *station) ask(t *testing.T, probes []probe) []result {
 	t.Helper()
 	arg, err := json.Marshal(probes)
@@ -340,7 +340,7 @@ func (p probe) check(r result) error {
 	return nil
 }
 
-// recorded reports whether f is the record p must leave.
+// recorded reports whether f is the expected record of p.
 func (p probe) recorded(f sandbox.Flow) bool {
 	verdict, rule, _ := strings.Cut(p.flow, " ")
 	u, err := url.Parse(p.URL)
@@ -366,7 +366,7 @@ type flowLog struct {
 	err     error
 }
 
-// follow makes st.flows follow the flow log until the site stops.
+// follow lets st.flows follow the flow log until the site stops.
 func (st *station) follow(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -402,7 +402,7 @@ func (st *station) follow(t *testing.T) {
 	st.site.logs = append(st.site.logs, l)
 }
 
-// last is the number of the newest flow.
+// last returns the number of the newest flow.
 func (l *flowLog) last() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -417,7 +417,7 @@ func (l *flowLog) last() int64 {
 // guest has its answer, and arrives separately.
 const flowPatience = time.Minute
 
-// await waits for a flow after seq that is as wanted.
+// await waits for a flow after seq that matches.
 func (l *flowLog) await(t *testing.T, after int64, wanted func(sandbox.Flow) bool) (sandbox.Flow, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), flowPatience)
@@ -450,8 +450,8 @@ func (l *flowLog) await(t *testing.T, after int64, wanted func(sandbox.Flow) boo
 }
 
 // trustInternet makes this process trust the servers of networktest, besides
-// those it trusts anyway: guests get that from their daemon. It is for TestMain,
-// because it changes the environment.
+// those that it trusts anyway: guests get that trust from their daemon. It is
+// for TestMain, because it changes the environment.
 func trustInternet() (undo func(), err error) {
 	bundle := networktest.RootPEM()
 	for _, path := range []string{os.Getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt"} {
@@ -478,7 +478,7 @@ func trustInternet() (undo func(), err error) {
 
 func matches(expr, text string) bool { return regexp.MustCompile(expr).MatchString(text) }
 
-// only is a policy that allows names.
+// only returns a policy that allows names.
 func only(names ...string) sandbox.Network {
 	n := sandbox.Network{Mode: sandbox.Custom}
 	for _, name := range names {

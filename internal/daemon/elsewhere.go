@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/config"
 )
 
-// atGateway says where the AI gateway is to who asks the API for one of its routes:
-// a base URL with the wrong port is easily written.
+// atGateway returns an error with the AI gateway's address for requests to the API for
+// one of the gateway's routes: a wrong port in a base URL is an easy mistake.
 func (d *Daemon) atGateway(r *http.Request) error {
 	if !d.gateway.engine.Serves(r) {
 		return nil
@@ -26,7 +26,8 @@ func (d *Daemon) atGateway(r *http.Request) error {
 		WithHint("use %s in the client's base URL", at)
 }
 
-// gatewayAt is the URL of the AI gateway for the sender of a request, "" if it is off.
+// gatewayAt returns the URL of the AI gateway for the sender of a request, "" if the
+// gateway is off.
 func (d *Daemon) gatewayAt(r *http.Request) string {
 	at := d.GatewayURL()
 	if u, err := url.Parse(at); err == nil && net.ParseIP(u.Hostname()).IsUnspecified() { // all addresses: the one it was called by is among them
@@ -38,7 +39,7 @@ func (d *Daemon) gatewayAt(r *http.Request) string {
 	return at
 }
 
-// gatewayFor is gatewayAt, with an error where that is no address for the sender.
+// gatewayFor is gatewayAt, with an error if the sender cannot use the address.
 func (d *Daemon) gatewayFor(r *http.Request) (string, error) {
 	at := d.gatewayAt(r)
 	if at == "" {
@@ -51,7 +52,7 @@ func (d *Daemon) gatewayFor(r *http.Request) (string, error) {
 	return at, nil
 }
 
-// hostOf is the host that a request names, without its port.
+// hostOf returns the host in a request, without its port.
 func hostOf(r *http.Request) string {
 	if host, _, err := net.SplitHostPort(r.Host); err == nil {
 		return host
@@ -59,7 +60,7 @@ func hostOf(r *http.Request) string {
 	return strings.Trim(r.Host, "[]")
 }
 
-// handleGateway tells where the AI gateway is.
+// handleGateway returns the URL of the AI gateway.
 func (d *Daemon) handleGateway(w http.ResponseWriter, r *http.Request) error {
 	if err := api.ParseQuery(r).Err(); err != nil {
 		return err

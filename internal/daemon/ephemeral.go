@@ -111,7 +111,8 @@ func newEphemeralDir(parent string) (dir string, lock *os.File, err error) {
 			return "", nil, fmt.Errorf("make run directory: %w", err)
 		}
 		f.Close()
-		// A reaper may have been faster, and removes the file: then another one.
+		// A reaper may have been faster, and removes the file: then try another
+		// one.
 		if lock, err = lockFile(f.Name()); err != nil {
 			return "", nil, err
 		}
@@ -123,8 +124,8 @@ func newEphemeralDir(parent string) (dir string, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// reapEphemeral removes what processes that died without stopping their
-// Ephemeral have left, sandboxes included.
+// reapEphemeral removes the leftovers of processes that died without stopping
+// their Ephemeral, sandboxes included.
 func reapEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	locks, err := filepath.Glob(filepath.Join(ephemeralDir(cfg), "*.lock"))
 	if err != nil {

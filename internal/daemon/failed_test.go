@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 )
 
-// A daemon that cannot start leaves no data directory, and no token to nothing.
+// A daemon that cannot start leaves no data directory, and no useless token.
 func TestRun_FailedLeavesNothing(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -36,7 +36,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network"
 )
 
-// The ledger knows the daemon's tokens by what knows them for the API.
+// The ledger authenticates the daemon's tokens with the API's authenticator.
 var _ api.Authenticator = (*accountd.Engine)(nil)
 
 // gatewayParts are the parts of the AI gateway: its ledger, its engine, and the
@@ -110,8 +110,8 @@ func (d *Daemon) openGateway(ctx context.Context) (err error) {
 	return nil
 }
 
-// changed makes the engine's settings of new ones. The cache stays while its size
-// does.
+// changed applies new settings to the engine. The cache stays if its size is the
+// same.
 func (g *gatewayParts) changed(s *settings.Snapshot) {
 	next := &gatewayd.Settings{
 		Providers: s.Providers, Catalog: s.Catalog, Custom: s.Custom, Own: s.Own, Guards: s.Guards, Capture: s.Capture,
@@ -129,7 +129,7 @@ func (g *gatewayParts) changed(s *settings.Snapshot) {
 	g.settings.Store(next)
 }
 
-// manager answers for what is managed of the gateway.
+// manager returns the service that manages the gateway.
 func (d *Daemon) manager() *gatewayd.Manager {
 	return &gatewayd.Manager{Book: d.gateway.book, Bodies: d.gateway.bodies, Models: d.gateway.engine, Checker: d.gateway.live, Providers: d.gateway.live, Projects: d.accounts}
 }
@@ -171,7 +171,7 @@ func (g *gatewayParts) serve(ctx context.Context, d *Daemon) (err error) {
 	return nil
 }
 
-// stop stops to take requests, and lets those under way finish, but not for long.
+// stop stops accepting requests, and waits briefly for requests in progress.
 func (g *gatewayParts) stop() error {
 	var errs []error
 	g.book.EndFeeds() // which the API's server would wait for
@@ -190,8 +190,8 @@ func (g *gatewayParts) stop() error {
 	return errors.Join(errs...)
 }
 
-// close gives back what openGateway took. The ledger is last, because calls end
-// with a record.
+// close releases the resources of openGateway. The ledger is last, because calls
+// end with a record.
 func (g *gatewayParts) close() error {
 	var errs []error
 	if g.engine != nil {
@@ -219,7 +219,7 @@ func (g *gatewayParts) close() error {
 	return errors.Join(errs...)
 }
 
-// GatewayURL is where the AI gateway can be reached once started, "" if it is off.
+// GatewayURL returns the URL of the AI gateway once started, "" if it is off.
 func (d *Daemon) GatewayURL() string {
 	if d.gateway == nil || d.gateway.listener == nil {
 		return ""

@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 )
 
-// A call through the gateway's own origin has an answer and, also after a restart,
-// a record.
+// A call through the gateway's own origin has an answer and a record, which
+// survives a restart.
 func TestGateway(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// handleHost tells how the machine is. Operators only, as metrics are: it says what all
-// teams do together.
+// handleHost returns the machine's load. Operators only, as for metrics: it shows the
+// combined load of all teams.
 func (d *Daemon) handleHost(w http.ResponseWriter, r *http.Request) error {
 	if err := api.RequireAdmin(r.Context()); err != nil {
 		return err

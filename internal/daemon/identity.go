@@ -6,8 +6,8 @@ import (
 	"github.com/cayhq/cay/internal/oidc"
 )
 
-// forwardTokens make what tells the receivers of forwarded requests which sandbox
-// they come from.
+// forwardTokens returns the tokens that tell receivers of forwarded requests the
+// sandbox that a request comes from.
 func (d *Daemon) forwardTokens() *oidc.Forwards {
 	return &oidc.Forwards{
 		Sign:   d.accounts.Sign,

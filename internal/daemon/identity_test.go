@@ -21,9 +21,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The receiver of forwarded requests knows by what the daemon publishes which
-// sandbox they come from, whatever that sandbox says of itself, also if its machine
-// came from a pool, or another daemon has started it.
+// The receiver of forwarded requests can verify, with the daemon's published keys,
+// the sandbox that a request comes from, whatever that sandbox claims; also if its
+// machine came from a pool, or another daemon has started it.
 func TestForwardToken(t *testing.T) {
 	t.Parallel()
 	s := openSite(t, func(s *site) {
@@ -107,7 +107,7 @@ func TestPublicURL(t *testing.T) {
 	}
 }
 
-// pool waits until the daemon's pool is as it must become.
+// pool waits until the daemon's pool satisfies good.
 func (s *site) pool(t *testing.T, good func(sandbox.Pool) bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -127,8 +127,8 @@ func (s *site) pool(t *testing.T, good func(sandbox.Pool) bool) {
 	}
 }
 
-// forwarded has a sandbox send a request that is forwarded, and returns the token
-// it came with after checking it.
+// forwarded makes a sandbox send a request that is forwarded, and returns its token
+// after checking it.
 func (s *site) forwarded(t *testing.T, sb *sandbox.Sandbox) string {
 	t.Helper()
 	begin := s.net.Mark()

@@ -19,7 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network"
 )
 
-// imageSource is the slice of images as the sandbox engine wants it.
+// imageSource adapts the slice of images to the sandbox engine.
 type imageSource struct{ *imaged.Engine }
 
 func (s imageSource) Ensure(ctx context.Context, teamID, ref string) (*sandboxd.Lease, error) {
@@ -45,7 +45,7 @@ func (d *Daemon) openImages() (err error) {
 	}
 	d.imageStore, err = image.Open(dir, image.Options{
 		Logger: d.log, DebianMirror: d.cfg.DebianMirror, NPMRegistry: d.cfg.NPMRegistry, PullTransport: pullTransport(d.cfg, d.opts),
-		// Nothing changes, and nothing is removed, before there is an engine.
+		// No image changes, and none is removed, before the engine exists.
 		Changed: func() { d.sandboxes.ImagesChanged() },
 		Needed:  func(ctx context.Context, digest string) (bool, error) { return d.sandboxes.NeedsImage(ctx, digest) },
 	})
@@ -63,7 +63,8 @@ func (d *Daemon) openImages() (err error) {
 }
 
 // pullTransport makes the requests of image pulls. Callers name the registry, so
-// it reaches only what their sandboxes could; nil means no such bound.
+// it reaches only addresses that their sandboxes could reach; nil means no
+// restriction.
 func pullTransport(cfg config.Config, opts Options) http.RoundTripper {
 	if opts.TrustCallers {
 		return nil
@@ -79,8 +80,8 @@ const (
 	toolName = "cay-guest"
 )
 
-// guestTool makes the file system with the guest program: the small one if this
-// build has it, else this very binary, whose hidden guest command is the same.
+// guestTool makes the file system with the guest program: the small program if
+// this build has it, else this binary, whose hidden guest command does the same.
 func guestTool(ctx context.Context, images *image.Store) (sandboxd.Tool, error) {
 	argv := []string{toolDir + "/" + toolName}
 	program := embedded.Guest()

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/internal/flock"
 )
 
-// lockFile opens path, made if missing, with a lock that ends with the file or
-// this process. It returns nil if another process has the lock.
+// lockFile opens path, created if missing, with a lock that ends with the file
+// or this process. It returns nil if another process has the lock.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

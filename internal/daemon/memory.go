@@ -18,8 +18,8 @@ import (
 // calls of the gateway double it. With the ballast the collector runs a third as often.
 const ballast = 16 << 20
 
-// newBallast returns what is to be kept for as long as the daemon runs; nil if there
-// is a limit of memory, which the ballast would count for.
+// newBallast returns the ballast, to be kept for as long as the daemon runs; nil if there is
+// a memory limit, which the ballast would count against.
 func newBallast() []byte {
 	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return nil

@@ -34,7 +34,7 @@ func (d *Daemon) openMessages(ctx context.Context, store queue.Store) (*messageP
 	return p, nil
 }
 
-// begin delivers: apps that work on a message call the API.
+// begin starts the delivery: apps that get a message call the API.
 func (p *messageParts) begin() { p.queue.SetPusher(p.pusher) }
 
 func (p *messageParts) close() error {

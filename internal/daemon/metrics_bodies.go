@@ -6,7 +6,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 )
 
-// bodyMetrics tells Prometheus what was kept of bodies of the AI gateway.
+// bodyMetrics reports the kept bodies of the AI gateway to Prometheus.
 type bodyMetrics struct{ store *capture.Store }
 
 var _ prometheus.Collector = bodyMetrics{}

@@ -10,9 +10,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd"
 )
 
-// gatewayMetrics are the counters of the AI gateway, as Prometheus reads them.
-// Where OpenTelemetry's conventions for generative AI have a name it is theirs, of
-// labels too, as Prometheus spells them: gen_ai.server.request.duration, in
+// gatewayMetrics are the counters of the AI gateway for Prometheus. Metrics and
+// labels have the names of OpenTelemetry's conventions for generative AI, if these
+// define one, in Prometheus's spelling: gen_ai.server.request.duration, in
 // seconds, is gen_ai_server_request_duration_seconds.
 type gatewayMetrics struct {
 	open       prometheus.Gauge

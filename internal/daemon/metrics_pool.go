@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// poolMetrics tells Prometheus how the pools are.
+// poolMetrics reports the state of the pools to Prometheus.
 type poolMetrics struct {
 	mu    sync.Mutex
 	pools map[poolLabels]sandbox.Pool // guarded by mu

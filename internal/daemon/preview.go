@@ -38,8 +38,8 @@ func (d *Daemon) newPreviews() *preview.Handler {
 	})
 }
 
-// previewURLs returns what makes the URL of a label, nil if previews cannot be
-// reached: those of a daemon on a socket.
+// previewURLs returns a function that returns the URL of a label, nil if
+// previews cannot be reached, as with a daemon on a socket.
 func (d *Daemon) previewURLs() func(label string) string {
 	if l := d.opts.Listener; l != nil {
 		if _, ok := l.Addr().(*net.TCPAddr); !ok {

@@ -25,8 +25,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// browser is a client for which every name leads to the daemon, and which does
-// not follow redirects.
+// browser is a client that resolves every name to the daemon, and does not
+// follow redirects.
 func browser(t *testing.T, env *testenv.Env, protocols func(*http.Protocols)) *http.Client {
 	t.Helper()
 	address := strings.TrimPrefix(env.URL[strings.Index(env.URL, "://"):], "://")
@@ -82,7 +82,7 @@ while True:
     c.sendall(bytes([0x81, n + 4]) + b"you " + said)
 `
 
-// A browser's way from a URL to a server in a real sandbox.
+// A browser opens the URL of a server in a real sandbox.
 func TestPreview(t *testing.T) {
 	env := testenv.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -119,8 +119,8 @@ func TestPreview(t *testing.T) {
 	if r, err := env.Client.Run(ctx, "site", sandbox.CommandParams{Argv: []string{"sh", "-c", "mkdir /tmp/site; echo hello > /tmp/site/a.txt"}}); err != nil || r.Exit.Code != 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	// Where servers listen that mean to be seen from outside, and where
-	// development servers do.
+	// The addresses of servers that want to be seen from outside, and of
+	// development servers.
 	for port, bind := range map[string]string{"3000": "0.0.0.0", "3001": "127.0.0.1", "3002": "::1"} {
 		start("Serving HTTP", "python3", "-u", "-m", "http.server", port, "--bind", bind, "--directory", "/tmp/site")
 	}
@@ -139,7 +139,7 @@ func TestPreview(t *testing.T) {
 		t.Errorf("no server: %d %q", status, body)
 	}
 
-	// The private port, by its link and then by the cookie.
+	// The private port, first with its link and then with the cookie.
 	if status, _, _ := fetch(t, c, url[3003]); status != 401 {
 		t.Errorf("private without a link: %d", status)
 	}
@@ -166,7 +166,7 @@ func TestPreview(t *testing.T) {
 		t.Errorf("WebSocket: %q, %v", got, err)
 	}
 
-	// The API is not at previews' hosts, nor previews at the API's.
+	// The API is not served at previews' hosts, nor previews at the API's.
 	labelled := url[3000] + "/v1/version"
 	if status, _, _ := fetch(t, c, labelled, "Authorization", "Bearer "+env.Token); status != 404 {
 		t.Errorf("the API at a preview: %d", status)

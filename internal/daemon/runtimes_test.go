@@ -67,13 +67,13 @@ func TestRuntimes_run(t *testing.T) {
 			if resp.StatusCode != http.StatusOK {
 				t.Fatalf("create: %s", resp.Status)
 			}
-			// The image's own name says which version its programs are.
+			// The name of the image has the version of its programs.
 			wantRuns(t, env.Client, box, strings.ReplaceAll(name, ":", ""))
 		})
 	}
 }
 
-// wantRuns runs programs of a sandbox and compares the version they are of with a name such as node24.
+// wantRuns runs programs in a sandbox and compares their version with a name such as node24.
 func wantRuns(t *testing.T, c *sandbox.Client, ref, name string) {
 	t.Helper()
 	program := []string{"node", "-p", "'node' + process.versions.node.split('.')[0]"}

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// loadTrust begins to read which authorities this machine trusts, some ten
-// milliseconds of work, and returns what waits for it.
+// loadTrust starts reading the authorities that this machine trusts, some ten
+// milliseconds of work, and returns a function that waits for the result.
 func loadTrust(log *slog.Logger) func() (*trust.Bundle, error) {
 	load := sync.OnceValues(func() (*trust.Bundle, error) {
 		bundle, err := trust.Load()
@@ -61,8 +61,8 @@ func (a *authorities) Public() []byte { return trust.Public() }
 // Authority implements sandboxd.Trust.
 func (a *authorities) Authority() []byte { return a.ours }
 
-// intercepts reports whether a policy has TLS opened. Unlike the policy itself
-// this takes one whose secrets are redacted.
+// intercepts reports whether the daemon opens TLS under a policy. It also
+// accepts a policy whose secrets are redacted.
 func intercepts(n sandbox.Network) bool {
 	return len(n.Handled) > 0 || n.WithDefaults().Mode == sandbox.Custom && slices.ContainsFunc(n.Allow, func(d sandbox.Domain) bool {
 		return n.Strict || len(d.Rules) > 0

@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Guests get our authority for just those policies that have TLS opened.
+// Guests get our authority under exactly those policies that open TLS.
 func TestAuthorities(t *testing.T) {
 	t.Parallel()
 	a := newAuthorities([]byte("extra"), []byte("ours"), slog.New(slog.DiscardHandler))

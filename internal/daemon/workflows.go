@@ -147,7 +147,7 @@ func (m *workflowMetrics) Committed(events int, took time.Duration, err error) {
 // out.
 const maxWorkflowNames = 500
 
-// label is the name under which a workflow is counted.
+// label returns the label under which a workflow is counted.
 func (m *workflowMetrics) label(workflow string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -70,8 +70,8 @@ func TestDaemon_Workflows(t *testing.T) {
 	}
 }
 
-// A workflow of a worker is called by its webhook, outlives the daemon, and is
-// counted.
+// A workflow of a worker gets a webhook, survives a restart of the daemon, and
+// is counted.
 func testWorkflows(t *testing.T, cfg config.Config) {
 	path := make(chan string, 1)
 	answer := workflow.Step("answer", func(ctx context.Context, call workflow.WebhookRequest) (string, error) {

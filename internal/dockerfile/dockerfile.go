@@ -27,7 +27,7 @@ type Params struct {
 	Dockerfile []byte
 	File       string // its name in messages
 	Context    string // the directory that COPY and ADD take files from
-	// Ignore are the lines of a .dockerignore.
+	// Ignore has the lines of a .dockerignore.
 	Ignore []string
 	Name   string            // of the image
 	Target string            // stage by name or number; empty: the last one
@@ -128,7 +128,7 @@ var proxyArgs = map[string]bool{
 	"NO_PROXY": true, "no_proxy": true, "ALL_PROXY": true, "all_proxy": true,
 }
 
-// target is the number of the stage to build.
+// target returns the number of the stage to build.
 func (u *build) target() (int, error) {
 	if u.p.Target == "" {
 		return len(u.stages) - 1, nil
@@ -144,7 +144,7 @@ func (u *build) target() (int, error) {
 	return 0, cay.Errorf(cay.Invalid, "%s has no stage %q", u.p.File, u.p.Target)
 }
 
-// stageNamed finds a stage before the one with a number, by name or number.
+// stageNamed finds a stage before the stage with number before, by name or number.
 func (u *build) stageNamed(name string, before int) (int, bool) {
 	for i := before - 1; i >= 0; i-- {
 		if strings.EqualFold(u.stages[i].Name, name) || fmt.Sprint(i) == name {
@@ -154,7 +154,7 @@ func (u *build) stageNamed(name string, before int) (int, bool) {
 	return 0, false
 }
 
-// at adds the line to an error.
+// at adds the line number to an error.
 func (u *build) at(where []parser.Range, err error) error {
 	var failed *template.StepError
 	if err == nil || len(where) == 0 || errors.As(err, &failed) {
@@ -167,7 +167,7 @@ func (u *build) at(where []parser.Range, err error) error {
 	return cay.Errorf(code, "%s:%d: %w", u.p.File, where[0].Start.Line, err)
 }
 
-// declare adds what ARG declares to args.
+// declare adds the variables that ARG declares to args.
 func (u *build) declare(args map[string]string, declared []instructions.KeyValuePairOptional, expand func(string) (string, error)) error {
 	for _, arg := range declared {
 		given, ok := u.p.Args[arg.Key]
@@ -208,7 +208,7 @@ func (u *build) expand(word string, vars map[string]string) (string, error) {
 	return text, err
 }
 
-// stage is a stage that is built, or being built.
+// stage is a stage that is built, or in progress.
 type stage struct {
 	n      int
 	config sandbox.ImageConfig // without its Env
@@ -222,7 +222,7 @@ type stage struct {
 	result *template.Result
 }
 
-// stage builds a stage, if that was not done before.
+// stage builds a stage, unless it is built already.
 func (u *build) stage(ctx context.Context, n int, output template.Output) (*stage, error) {
 	if st := u.done[n]; st != nil {
 		return st, nil

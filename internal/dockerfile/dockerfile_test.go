@@ -42,7 +42,7 @@ func builderOf() (b *Builder, notes *[]string) {
 	}, notes
 }
 
-// translate returns the one stage of a Dockerfile, not carried out.
+// translate returns the single stage of a Dockerfile, without carrying it out.
 func translate(t *testing.T, text string, args map[string]string) (*stage, []string) {
 	t.Helper()
 	b, notes := builderOf()
@@ -69,7 +69,7 @@ func translate(t *testing.T, text string, args map[string]string) (*stage, []str
 	return st, *notes
 }
 
-// summary is a step in a line.
+// summary returns a step as a line.
 func summary(s template.Step) string {
 	switch {
 	case s.Mkdir != "":

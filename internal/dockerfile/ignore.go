@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// ignore says which paths of the context do not exist for COPY.
+// ignore decides which paths of the context do not exist for COPY.
 type ignore struct {
 	matcher *patternmatcher.PatternMatcher
 }
@@ -29,7 +29,7 @@ func newIgnore(lines []string) (*ignore, error) {
 // ignored is template.Template.Ignored.
 func (i *ignore) ignored(path string) (drop, all bool) {
 	drop, err := i.matcher.MatchesOrParentMatches(path)
-	// A pattern that cannot be matched was refused by newIgnore.
+	// newIgnore has refused patterns that cannot be matched.
 	return drop && err == nil, drop && !i.matcher.Exclusions()
 }
 

@@ -110,7 +110,7 @@ func (u *build) arg(st *stage, c *instructions.ArgCommand, expand func(string) (
 	return u.declare(st.args, c.Args, expand)
 }
 
-// workDir is where relative paths of a stage are.
+// workDir returns the base of a stage's relative paths.
 func (st *stage) workDir() string {
 	if st.config.WorkDir == "" {
 		return "/"
@@ -194,8 +194,8 @@ func (u *build) run(st *stage, c *instructions.RunCommand) error {
 	return nil
 }
 
-// heredoc is the script of a RUN with here-documents: the one document, or a command
-// line that reads them.
+// heredoc returns the script of a RUN with here-documents: the single document, or a
+// command line that reads them.
 func heredoc(c instructions.ShellDependantCmdLine) (string, error) {
 	if !c.PrependShell {
 		return "", refuse("here-documents of a RUN with a list")
@@ -276,7 +276,7 @@ func (u *build) copy(ctx context.Context, st *stage, c copyOf) error {
 	return nil
 }
 
-// checkAdd refuses what ADD does beyond COPY.
+// checkAdd refuses the features of ADD that COPY does not have.
 func (u *build) checkAdd(c *instructions.AddCommand) error {
 	switch {
 	case c.Checksum != "":
@@ -301,7 +301,7 @@ func (u *build) checkAdd(c *instructions.AddCommand) error {
 	return nil
 }
 
-// isArchive reports whether a file of the context is one that ADD unpacks.
+// isArchive reports whether ADD would unpack a file of the context.
 func (u *build) isArchive(src string) (bool, error) {
 	root, err := os.OpenRoot(u.p.Context)
 	if err != nil {

@@ -44,7 +44,8 @@ ENTRYPOINT ["/usr/local/bin/run.sh"]
 CMD ["one", "two"]
 `
 
-// TestBuild_real builds two stages on gVisor, and looks at what is in the image.
+// TestBuild_real builds two stages on gVisor, and checks the content of the
+// image.
 func TestBuild_real(t *testing.T) {
 	env := testenv.Start(t)
 	dir := t.TempDir()
@@ -78,7 +79,7 @@ func TestBuild_real(t *testing.T) {
 		t.Errorf("the image has %q, want %q", out, want)
 	}
 
-	// Again: all steps are known. Another name is the same image.
+	// Again: all steps are known. A new name gives the same image.
 	p.Name = "two:2"
 	again, err := b.Build(t.Context(), p)
 	if err != nil || again.Cached != again.Steps || again.Image.Digest != r.Image.Digest || len(again.Image.Refs) != 2 {

@@ -10,12 +10,12 @@ import "embed"
 //go:embed all:files
 var files embed.FS
 
-// Guest returns the static cay-guest program, or nil if this build has none; the
-// cay binary's own guest command does the same then.
+// Guest returns the static cay-guest program, or nil if this build has none; then
+// the cay binary's guest command takes its place.
 func Guest() []byte { return program("cay-guest") }
 
-// Sentry returns the static cay-sentry program, or nil if this build has none; the
-// cay binary executes itself then.
+// Sentry returns the static cay-sentry program, or nil if this build has none;
+// then the cay binary executes itself.
 func Sentry() []byte { return program("cay-sentry") }
 
 func program(name string) []byte {

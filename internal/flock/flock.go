@@ -12,9 +12,9 @@ import (
 // ErrLocked says that another process holds a lock.
 var ErrLocked = errors.New("locked")
 
-// Lock locks f; how is unix.LOCK_SH or LOCK_EX, with LOCK_NB if ErrLocked is
-// better than waiting. The lock is the open file's: it ends with [Close], or when
-// f is closed in every process that has it.
+// Lock locks f; how is unix.LOCK_SH or LOCK_EX, with LOCK_NB to get ErrLocked
+// instead of waiting. The lock belongs to the open file: it ends with [Close], or
+// when f is closed in every process that has it.
 func Lock(f *os.File, how int) error {
 	for {
 		switch err := unix.Flock(int(f.Fd()), how); err {
@@ -27,9 +27,8 @@ func Lock(f *os.File, how int) error {
 	}
 }
 
-// Close unlocks f, then closes it. Just closing it would leave the lock for a
-// moment to the child of a fork that has yet to get to its exec, and has
-// inherited every open file until then.
+// Close unlocks f, then closes it. Closing alone could leave the lock for a
+// moment to the child of a fork, which has every open file until its exec.
 func Close(f *os.File) error {
 	err := Lock(f, unix.LOCK_UN)
 	return errors.Join(err, f.Close())

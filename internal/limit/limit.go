@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Bounds are how many places there are.
+// Bounds are the numbers of places.
 type Bounds struct {
 	All     int // for all holders together
 	Each    int // for one; 0: as many as for all
@@ -32,7 +32,7 @@ type Limit struct {
 	freed   chan struct{}         // closed when a place becomes free; nil unless Quiet waits
 }
 
-// ErrFull is the error of Enter if as many wait as may.
+// ErrFull is the error of Enter if too many callers wait already.
 var ErrFull = errors.New("too many wait already")
 
 // New returns a limit with all places free.
@@ -44,7 +44,8 @@ func New(b Bounds) *Limit {
 	return l
 }
 
-// Take reports whether there was a place for a holder, which Leave gives back.
+// Take takes a place for a holder if one is free, and reports whether it did. Leave
+// returns the place.
 func (l *Limit) Take(holder string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,8 +63,8 @@ func (l *Limit) takeLocked(holder string) bool {
 	return true
 }
 
-// Enter waits for a place, which Leave gives back. Errors: ErrFull, or what ctx was
-// cancelled with.
+// Enter waits for a place. Leave returns the place. Errors: ErrFull, or the cause of the
+// end of ctx.
 func (l *Limit) Enter(ctx context.Context, holder string) error {
 	l.mu.Lock()
 	if l.takeLocked(holder) {

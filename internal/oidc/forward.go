@@ -15,7 +15,7 @@ const (
 	maxForwards  = 4096 // tokens that are remembered
 )
 
-// Sandbox is whose request is forwarded.
+// Sandbox identifies the sandbox whose request is forwarded.
 type Sandbox struct{ TeamID, ProjectID, ID, Name string }
 
 // forwardClaims name the sandbox that a request comes from. The claims have the
@@ -28,15 +28,15 @@ type forwardClaims struct {
 	SandboxName string `json:"sandbox_name"`
 }
 
-// Forwards makes the tokens that go with requests a network policy forwards, by
-// which the receiver knows which sandbox a request comes from. They say nothing
-// to our own API: their audience is the receiver's URL.
+// Forwards makes the tokens for requests that a network policy forwards. A
+// token tells the receiver which sandbox a request comes from. Our own API does
+// not accept these tokens: their audience is the receiver's URL.
 type Forwards struct {
 	// Sign makes a token of claims.
 	Sign func(ctx context.Context, claims any) (string, error)
-	// Issuer returns the URL at which our keys are to be found.
+	// Issuer returns the URL at which our keys are published.
 	Issuer func() string
-	// Sandbox returns whose a machine is.
+	// Sandbox returns the sandbox of a machine.
 	Sandbox func(ctx context.Context, machine string) (Sandbox, error)
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time

@@ -21,7 +21,7 @@ type Key struct {
 	private *rsa.PrivateKey
 }
 
-// NewKey makes a key, some hundred milliseconds of work.
+// NewKey makes a key, which takes some hundred milliseconds.
 func NewKey() (*Key, error) {
 	private, err := rsa.GenerateKey(rand.Reader, keyBits)
 	if err != nil {
@@ -30,7 +30,7 @@ func NewKey() (*Key, error) {
 	return newKey(private)
 }
 
-// ParseKey reads what Marshal has written.
+// ParseKey reads the output of Marshal.
 func ParseKey(der []byte) (*Key, error) {
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
@@ -44,7 +44,7 @@ func ParseKey(der []byte) (*Key, error) {
 }
 
 // newKey names the key by the hash of its public part (RFC 7638), so that an id
-// can never come to stand for another key.
+// can never mean another key.
 func newKey(private *rsa.PrivateKey) (*Key, error) {
 	public := jose.JSONWebKey{Key: private.Public()}
 	sum, err := public.Thumbprint(crypto.SHA256)
@@ -54,7 +54,7 @@ func newKey(private *rsa.PrivateKey) (*Key, error) {
 	return &Key{base64.RawURLEncoding.EncodeToString(sum), private}, nil
 }
 
-// ID names the key in tokens and in the JWKS document.
+// ID is the key's id in tokens and in the JWKS document.
 func (k *Key) ID() string { return k.id }
 
 // Marshal writes the key, its secret included, for ParseKey.

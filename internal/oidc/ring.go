@@ -11,7 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// MaxLength bounds what Verify looks at, in bytes.
+// MaxLength bounds a token that Verify accepts, in bytes.
 const MaxLength = 2048
 
 // Claims are the claims of every token. Embed Claims to add more.
@@ -28,14 +28,14 @@ type Claims struct {
 // whatever the reason.
 var ErrInvalid = errors.New("the token is not valid")
 
-// Ring is the keys of an installation. It does not change, and is safe for
-// concurrent use.
+// Ring has the keys of an installation. It is immutable, and safe for concurrent
+// use.
 type Ring struct {
 	keys []*Key // at least one; the first signs
 }
 
-// NewRing returns a ring that signs with one key, and also accepts what older
-// ones have signed.
+// NewRing returns a ring that signs with one key, and also accepts tokens signed
+// by older keys.
 func NewRing(signs *Key, old ...*Key) *Ring { return &Ring{append([]*Key{signs}, old...)} }
 
 // Sign makes a token of claims, which are a struct that embeds Claims.
@@ -63,9 +63,9 @@ func (r *Ring) Sign(claims any) (string, error) {
 	return token, nil
 }
 
-// Verify decodes into claims, a pointer to what Sign was given, a token that a
-// key of the ring has signed for an audience and that has not expired. The error
-// is ErrInvalid.
+// Verify decodes a token into claims, a pointer to the type that Sign was given.
+// The token must be signed by a key of the ring, for the audience, and not
+// expired. The error is ErrInvalid.
 func (r *Ring) Verify(token, audience string, now time.Time, claims any) error {
 	if !canonical(token) {
 		return ErrInvalid
@@ -101,7 +101,7 @@ func (r *Ring) find(id string) *Key {
 	return nil
 }
 
-// JWKS returns the document by which others verify what the ring signs.
+// JWKS returns the document with which others verify the ring's tokens.
 func (r *Ring) JWKS() ([]byte, error) {
 	var set jose.JSONWebKeySet
 	for _, k := range r.keys {

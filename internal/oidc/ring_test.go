@@ -37,7 +37,7 @@ func good() claims {
 	}, "red"}
 }
 
-// made are keys, which take time to make.
+// made are keys, made once because making keys takes time.
 var made = sync.OnceValue(func() [2]*oidc.Key {
 	var keys [2]*oidc.Key
 	for i := range keys {
@@ -49,7 +49,8 @@ var made = sync.OnceValue(func() [2]*oidc.Key {
 	return keys
 })
 
-// private is the key itself, for what an attacker with it could sign.
+// private returns the private key, for tokens that an attacker with the key
+// could sign.
 func private(t testing.TB, k *oidc.Key) *rsa.PrivateKey {
 	t.Helper()
 	der, err := k.Marshal()
@@ -246,7 +247,8 @@ func TestRing_Forged(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, oidc.ErrInvalid)
 		}
 	}
-	// No other text is the same token, not even one that decodes to the same.
+	// No other text is the same token, not even a text that decodes to the same
+	// content.
 	for i := range valid {
 		for _, r := range "ABCDEFGHabcdefgh0123456789-_.=\n" {
 			if variant := valid[:i] + string(r) + valid[i+1:]; variant != valid && ring.Verify(variant, audience, now, &c) == nil {

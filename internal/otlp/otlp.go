@@ -28,15 +28,15 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// defaultTimeout is how long an export may take, as the specification has it.
+// defaultTimeout is the specification's default timeout of an export.
 const defaultTimeout = 10 * time.Second
 
-// FromEnv returns a provider of tracers whose spans go where the environment says,
-// nil if it does not: OTEL_EXPORTER_OTLP_ENDPOINT or
-// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. It also goes by the variables for headers,
+// FromEnv returns a provider of tracers that exports spans to the collector in the
+// environment, nil if there is none: OTEL_EXPORTER_OTLP_ENDPOINT or
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT. It also obeys the variables for headers,
 // timeouts, samplers, batches, the service's name and its attributes. Spans wait in
-// a queue that is bounded, and are dropped when it is full. Shut it down. Errors:
-// invalid, naming the variable.
+// a bounded queue, and are dropped when the queue is full. The caller must shut the
+// provider down. Errors: invalid, with the variable's name.
 func FromEnv(env func(string) string, log *slog.Logger) (*sdktrace.TracerProvider, error) {
 	if env("OTEL_SDK_DISABLED") == "true" || env("OTEL_TRACES_EXPORTER") == "none" {
 		return nil, nil
@@ -91,8 +91,8 @@ func FromEnv(env func(string) string, log *slog.Logger) (*sdktrace.TracerProvide
 	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(e), sdktrace.WithResource(what)), nil
 }
 
-// Exporter sends spans to a collector. A failure is logged when it begins and when
-// it ends; what could not be sent is lost.
+// Exporter sends spans to a collector. The beginning and the end of a failure are
+// logged; spans that could not be sent are lost.
 type Exporter struct {
 	url     string
 	head    http.Header

@@ -31,7 +31,7 @@ func env(all map[string]string) func(string) string {
 	return func(name string) string { return all[name] }
 }
 
-// A collector gets what was traced.
+// A collector gets the spans.
 func TestFromEnv(t *testing.T) {
 	t.Parallel()
 	var got collector.ExportTraceServiceRequest

@@ -26,23 +26,24 @@ import (
 
 const (
 	keySize = 32
-	// version begins what Seal returns; another way to seal would have another.
+	// version is the first byte of sealed values; another format would have
+	// another version.
 	version = 1
-	// keyPrefix begins a key file. After it: the key and the first bytes of the
-	// key's hash, in hexadecimal.
+	// keyPrefix is the beginning of a key file. The key and the first bytes of
+	// the key's hash follow, in hexadecimal.
 	keyPrefix = "cay-secret-key-1 "
 	checkSize = 4
 )
 
-// Box seals and opens with one key. It is safe for concurrent use.
+// Box seals and opens values with one key. It is safe for concurrent use.
 type Box struct {
 	key  []byte
 	aead cipher.AEAD
 }
 
-// Open returns the Box of the key in keyFile, which is made, for its owner only,
-// if it is missing. Others' permissions on it are taken away. Errors: internal
-// with a hint for a file that is damaged or no key.
+// Open returns the Box of the key in keyFile. If keyFile is missing, Open
+// creates it, readable by its owner only. Open removes other users' permissions.
+// Errors: internal with a hint for a file that is damaged or has no key.
 func Open(keyFile string) (*Box, error) {
 	key, err := read(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,8 +98,7 @@ func read(keyFile string) ([]byte, error) {
 	return raw[:keySize], nil
 }
 
-// check tells a damaged key from a whole one. It says too little of a random key
-// to help find it.
+// check detects a damaged key. It is too short to help in guessing a random key.
 func check(key []byte) []byte {
 	sum := sha256.Sum256(append([]byte(keyPrefix), key...))
 	return sum[:checkSize]
@@ -157,8 +157,8 @@ func (b *Box) Open(sealed []byte, owner string) ([]byte, error) {
 	return plain, nil
 }
 
-// Key returns a key of 32 bytes for one purpose, the same for the same purpose.
-// Keys of different purposes say nothing of each other, nor of the Box's.
+// Key returns a key of 32 bytes for one purpose, the same each time. Keys of
+// different purposes reveal nothing about each other, nor about the Box's key.
 func (b *Box) Key(purpose string) []byte {
 	key, err := hkdf.Key(sha256.New, b.key, nil, "cay "+purpose, keySize)
 	if err != nil {

@@ -115,7 +115,7 @@ func TestOpen_Damaged(t *testing.T) {
 	}
 }
 
-// All who make the key at the same time get the same one.
+// Concurrent calls that create the key get the same key.
 func TestOpen_Race(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret.key")

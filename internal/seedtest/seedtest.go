@@ -22,7 +22,7 @@ const (
 	usual     = 1
 )
 
-// Seed returns the seed of a test, which is logged.
+// Seed returns and logs the seed of a test.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(usual)
@@ -46,8 +46,8 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Rounds returns how often a test does what takes long: few times in every run, and
-// CAY_ROUNDS=NUMBER times if that is set.
+// Rounds returns how often a test repeats slow work: few times, or CAY_ROUNDS times
+// if that is set.
 func Rounds(t testing.TB, few int) int {
 	t.Helper()
 	text := os.Getenv(roundsEnv)
@@ -63,7 +63,7 @@ func Rounds(t testing.TB, few int) int {
 
 var setSeed sync.Once
 
-// Check is rapid.Check with the Seed. The flag -rapid.seed overrules it.
+// Check is rapid.Check with the Seed. The flag -rapid.seed overrides the Seed.
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	setSeed.Do(func() {

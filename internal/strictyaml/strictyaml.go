@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// maxNesting is deeper than any file is. The parser recurses.
+	// maxNesting is more than real files need. The parser recurses.
 	maxNesting  = 99
 	maxBrackets = 20_000
 )
@@ -90,8 +90,8 @@ func (d *Document) decode(b []byte, v any, many string) (err error) {
 	return yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(v)
 }
 
-// place adds the line to an error of a value's own decoder, which does not know it
-// but quotes the value.
+// place adds the line to an error of a value's own decoder, which does not know the
+// line but quotes the value.
 func (d *Document) place(err error) (placed error) {
 	defer func() {
 		if recover() != nil { // the library's trees of damaged input have holes
@@ -124,9 +124,9 @@ func said(err error) string {
 	return line + ": " + rest
 }
 
-// checkNesting refuses what would make the parser recurse deeply: brackets, and
+// checkNesting refuses files that would make the parser recurse deeply: brackets, and
 // block collections, which nest by indentation or by dashes on a line. Brackets in
-// texts count, too, which is why there may be no more than maxBrackets at all.
+// texts count, too, so a file may have at most maxBrackets in total.
 func checkNesting(b []byte) error {
 	depth, total, n := 0, 0, 1
 	for text := range bytes.Lines(b) {

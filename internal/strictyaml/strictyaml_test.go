@@ -89,7 +89,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Whatever is in a file, reading it ends, and its error has a place.
+// Reading any file ends, and its error has a place.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("name: a\ndishes: [{name: b, price: {c: 1}}]\n"))
 	f.Add([]byte("dishes:\n- - - - x\n? [a]: b\n"))

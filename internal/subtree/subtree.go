@@ -105,7 +105,8 @@ func descendants() ([]int, error) {
 		if err != nil {
 			continue // it has ended
 		}
-		// The name of the program is in brackets, and may hold brackets and blanks.
+		// The name of the program is in parentheses, and may itself contain
+		// parentheses and blanks.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) < 2 {
 			continue

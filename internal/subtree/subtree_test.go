@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// root runs a script, and ends what the script leaves behind.
+// root runs a script, and ends the processes that the script leaves behind.
 func root(script string, kill bool) error {
 	if err := subtree.Adopt(); err != nil {
 		return err
@@ -104,7 +104,7 @@ func TestSignal(t *testing.T) {
 	gone(t, said[0])
 }
 
-// Processes that care for no signal, and start others, are killed.
+// Processes that ignore signals, and start others, are killed.
 func TestEnd_kills(t *testing.T) {
 	t.Parallel()
 	said := run(t, `

@@ -44,13 +44,14 @@ type Images interface {
 var _ Sandboxes = (*sandbox.Client)(nil)
 var _ Images = (*sandbox.Images)(nil)
 
-// Builder builds templates. Sandboxes and Images are needed, the rest is not.
+// Builder builds templates. Sandboxes and Images are required, the other fields
+// are optional.
 type Builder struct {
 	Sandboxes Sandboxes
 	Images    Images
 	// ProjectID is the project of the build's sandboxes, as in sandbox.CreateParams.
 	ProjectID string
-	// Timeout is how long each of its sandboxes may run. 0: an hour.
+	// Timeout is how long each of the build's sandboxes may run. 0 means an hour.
 	Timeout time.Duration
 	// NoCache carries out all steps, and replaces their layers.
 	NoCache bool
@@ -62,16 +63,16 @@ type Builder struct {
 	mu sync.Mutex // held while Progress runs
 }
 
-// Event is something that happens in a build. Exactly one of Phase, Output and
-// Image is set.
+// Event is an event of a build. Exactly one of Phase, Output and Image is set.
 type Event struct {
 	// Phase begins: PhaseStep and so on.
 	Phase Phase
-	// Step is the number of the step, from 1 on, of Steps. 0: it is about none.
+	// Step is the number of the step, from 1 on, of Steps. 0 for events outside of
+	// steps.
 	Step, Steps int
-	// Text says what is done, or for PhaseKept and PhaseLeft to what.
+	// Text describes the phase; for PhaseKept and PhaseLeft it names the object.
 	Text string
-	// Output was written by the step, the start command or the ready check.
+	// Output is output of the step, the start command or the ready check.
 	Output []byte
 	// Image is a step of making the image.
 	Image *sandbox.ImageProgress
@@ -128,10 +129,10 @@ const (
 	removeTimeout = 30 * time.Second
 	// layerLife is how long a layer is kept.
 	layerLife = sandbox.Duration(30 * 24 * time.Hour)
-	// layerWorth is how long the steps since the last layer have to have taken for
-	// another one: saving costs time and, of all that was written, space.
+	// layerWorth is how long the steps since the last layer must have taken to get
+	// another layer: saving costs time and, for all written files, space.
 	layerWorth = time.Second
-	// tailSize is how much of a program's output an error has, in bytes.
+	// tailSize bounds the program output in an error, in bytes.
 	tailSize = 4 << 10
 )
 
@@ -203,7 +204,7 @@ func (b *Builder) build(ctx context.Context, t *Template) (*Result, error) {
 	return r, nil
 }
 
-// plan finds out what the base is and what is copied, and so all keys.
+// plan determines the base and the copied files, and with them all keys.
 func (u *build) plan(ctx context.Context) (err error) {
 	if u.base, u.digest, err = u.resolve(ctx, u.t.From); err != nil {
 		return err
@@ -273,8 +274,8 @@ const (
 	defaultRuntime = "node24"
 )
 
-// carryOut makes the layer of the last step, from the last layer there is. If there
-// are no steps the layer is of the base alone, and nil for the output Memory.
+// carryOut makes the layer of the last step, from the last existing layer. Without
+// steps the layer has the base alone, and is nil for the output Memory.
 func (u *build) carryOut(ctx context.Context) (layer *sandbox.Snapshot, cached int, err error) {
 	n := len(u.t.Steps)
 	if n == 0 {
@@ -318,7 +319,7 @@ func (u *build) carryOut(ctx context.Context) (layer *sandbox.Snapshot, cached i
 	return layer, cached, nil
 }
 
-// baseLayer makes a layer in which nothing was written.
+// baseLayer makes a layer without written files.
 func (u *build) baseLayer(ctx context.Context) (*sandbox.Snapshot, error) {
 	if u.t.Output == Memory {
 		return nil, nil
@@ -345,7 +346,7 @@ type knownLayer struct {
 	snapshot *sandbox.Snapshot
 }
 
-// layers finds the last layer, or if it is not there all others, in order.
+// layers finds the last layer, or if it is missing all others, in order.
 func (u *build) layers(ctx context.Context) ([]knownLayer, error) {
 	if u.NoCache {
 		return nil, nil
@@ -390,7 +391,7 @@ func (u *build) begin(ctx context.Context, layers []knownLayer) (box *sandbox.Sa
 	return box, 0, nil
 }
 
-// prepare does what comes before the first step.
+// prepare carries out the work before the first step.
 func (u *build) prepare(ctx context.Context, box *sandbox.Sandbox) error {
 	if u.digest != "" && box.Digest != u.digest {
 		return cay.Errorf(cay.Conflict, "the image %s was replaced during the build", box.Image).WithHint("build again")
@@ -418,7 +419,7 @@ func (u *build) create(ctx context.Context, layer *sandbox.Snapshot) (*sandbox.S
 	if layer != nil {
 		p.Image, p.Runtime, p.Snapshot = "", "", layer.ID
 	}
-	// The processes of a memory snapshot are not what is built upon.
+	// Start from the files of a memory snapshot, without its processes.
 	p.FilesOnly = p.Snapshot != ""
 	box, err := u.Sandboxes.Create(ctx, p)
 	if err != nil && ctx.Err() != nil {
@@ -445,7 +446,7 @@ func (u *build) remove(ctx context.Context, ref string) {
 	}
 }
 
-// save makes a layer. Another build may have been faster, with the same steps.
+// save makes a layer. Another build may have made the same layer first.
 func (u *build) save(ctx context.Context, box *sandbox.Sandbox, name string) (*sandbox.Snapshot, error) {
 	p := sandbox.SnapshotParams{Kind: sandbox.FilesystemSnapshot, Name: name, Expiration: new(layerLife), WithoutNetwork: true}
 	if u.NoCache {
@@ -482,7 +483,7 @@ func (u *build) replace(ctx context.Context, box *sandbox.Sandbox, p sandbox.Sna
 	return s, nil
 }
 
-// stepError says at which step an error came.
+// stepError adds the step to an error.
 func (u *build) stepError(i int, err error) error {
 	var failed *StepError
 	if errors.As(err, &failed) {

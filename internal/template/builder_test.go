@@ -120,8 +120,8 @@ func TestBuild_Snapshot(t *testing.T) {
 	}
 }
 
-// Steps that take long have a layer each, so that a change of the last one
-// repeats that alone.
+// Each slow step has a layer, so that a change of the last step repeats only that
+// step.
 func TestBuild_Layers(t *testing.T) {
 	t.Parallel()
 	dir := t
@@ -160,7 +160,7 @@ func TestBuild_Layers(t *testing.T) {
 	})
 }
 
-// A layer that cannot be used is no reason to fail.
+// A layer that cannot be used does not fail the build.
 func TestBuild_LayerGone(t *testing.T) {
 	t.Parallel()
 	for _, code := range []cay.Code{cay.NotFound, cay.Conflict, cay.NotSupported} {
@@ -184,7 +184,8 @@ func TestBuild_LayerGone(t *testing.T) {
 	}
 }
 
-// Another build that makes the same layer at the same time is no reason to fail.
+// Another build that makes the same layer at the same time does not fail this
+// one.
 func TestBuild_LayerMadeMeanwhile(t *testing.T) {
 	t.Parallel()
 	b, other := newBench(t, map[string]string{"a": "1"}), newBench(t, map[string]string{"a": "1"})
@@ -225,7 +226,7 @@ func TestBuild_FailingStep(t *testing.T) {
 	}
 }
 
-// Whatever call fails, or is given up, nothing but layers is left and a result of
+// Whichever call fails, or is cancelled, only layers are left, and the result of
 // an earlier build stays.
 func TestBuild_Fault(t *testing.T) {
 	t.Parallel()
@@ -283,7 +284,7 @@ start:
 	}
 }
 
-// A former result that something needs is not a failure.
+// A former result that is still needed does not fail the build.
 func TestBuild_FormerNeeded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]string{"a": "1"})

@@ -23,7 +23,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// maxEntries bounds the files of one step. The guest refuses more, too.
+// maxEntries bounds the files of one step. The guest has the same bound.
 const maxEntries = 1_000_000
 
 // copied has the files of one source of a step, to unpack below a directory.
@@ -35,7 +35,7 @@ type copied struct {
 	Into string
 }
 
-// file is one of them. Name, Mode, Link and Sum are part of the step's key.
+// file is a copied file. Name, Mode, Link and Sum are part of the step's key.
 type file struct {
 	Name string // below copied.Dir
 	Mode fs.FileMode
@@ -123,7 +123,7 @@ func scanOne(ctx context.Context, root *os.Root, s Step, src string, ignored fun
 		return copied{path.Dir(to), []file{f}, into}, err
 	}
 	c := copied{Dir: to}
-	// The directory itself may be a link, which WalkDir follows for its root alone.
+	// The directory itself may be a link, which WalkDir follows only at its root.
 	err = fs.WalkDir(root.FS(), src, func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return localError(err)
@@ -163,7 +163,7 @@ func scanOne(ctx context.Context, root *os.Root, s Step, src string, ignored fun
 	return c, err
 }
 
-// chmod replaces the permission bits of what is no link, unless mode is nil.
+// chmod replaces the permission bits, except for links, unless mode is nil.
 func (f *file) chmod(mode *fs.FileMode) {
 	if mode != nil && f.Mode.Type() != fs.ModeSymlink {
 		f.Mode = f.Mode.Type() | mode.Perm()
@@ -174,8 +174,8 @@ func tooMany() error {
 	return cay.Errorf(cay.TooLarge, "there are more than %d files", maxEntries).WithHint("exclude what is not needed")
 }
 
-// entry describes a file below a directory that is copied; ok is false for
-// devices, pipes and sockets, which are left out.
+// entry describes a file below a copied directory; ok is false for devices, pipes
+// and sockets, which are left out.
 func entry(ctx context.Context, root *os.Root, name, p string, d fs.DirEntry) (f file, ok bool, err error) {
 	info, err := d.Info()
 	if err != nil {
@@ -201,7 +201,7 @@ func entry(ctx context.Context, root *os.Root, name, p string, d fs.DirEntry) (f
 	return file{}, false, nil
 }
 
-// regular describes a regular file, and reads all of it for that.
+// regular describes a regular file, which it reads completely.
 func regular(ctx context.Context, root *os.Root, name, p string, info fs.FileInfo) (file, error) {
 	f := file{Name: name, Mode: info.Mode().Perm(), src: p, size: info.Size(), time: info.ModTime()}
 	r, err := openRegular(root, p)
@@ -217,8 +217,8 @@ func regular(ctx context.Context, root *os.Root, name, p string, info fs.FileInf
 	return f, nil
 }
 
-// openRegular opens a file that was a regular one, and never waits for a pipe
-// that has taken its place.
+// openRegular opens a file that was a regular file, without blocking if a pipe has
+// replaced it.
 func openRegular(root *os.Root, p string) (*os.File, error) {
 	f, err := root.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -235,7 +235,7 @@ func changed(p string) error {
 	return cay.Errorf(cay.Conflict, "%q changed during the build", p).WithHint("build again when nothing writes to it")
 }
 
-// localError gives an error of the files here a code.
+// localError adds a code to an error of a local file.
 func localError(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

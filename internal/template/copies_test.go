@@ -118,8 +118,7 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// Nothing of the host is read but what is below the template's directory,
-// whatever links say.
+// Only files below the template's directory are read, whatever links say.
 func TestScan_Refused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

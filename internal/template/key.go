@@ -10,14 +10,14 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// keyVersion changes when equal steps come to mean something else.
+// keyVersion changes when the meaning of equal steps changes.
 const keyVersion = 1
 
 // key identifies a sandbox's written files by the base and the steps that wrote
 // them.
 type key string
 
-// layer is the name of the snapshot with that.
+// layer returns the name of the snapshot with the key.
 func (k key) layer() string { return layerPrefix + string(k) }
 
 // baseKey is the key before the first step. The key covers the network that
@@ -84,7 +84,7 @@ func (t *Template) stepKey(before key, s Step, copies []copied, source string) (
 	return hashKey(step)
 }
 
-// hashKey hashes v in its one form as JSON.
+// hashKey hashes v in its canonical JSON.
 func hashKey(v any) (key, error) {
 	h := sha256.New()
 	if err := json.NewEncoder(h).Encode(v); err != nil {

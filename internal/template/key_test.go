@@ -52,8 +52,8 @@ func chain(t interface{ Fatal(...any) }, tmpl *Template, base string, copies [][
 	return keys
 }
 
-// Two templates have the same keys up to where they begin to differ, and none
-// after that.
+// Two templates have the same keys up to their first difference, and different
+// keys after it.
 func TestKey_Chain(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {

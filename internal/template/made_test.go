@@ -23,7 +23,7 @@ func (b *bench) make(t Template) (*Result, error) {
 	return (&Builder{Sandboxes: b.world, Images: images{b.world}}).Build(b.t.Context(), made)
 }
 
-// made are the files of a result's layer, with their content.
+// made returns the files of a result's layer, with their content.
 func (b *bench) made(r *Result) string {
 	files := b.snapshots[r.Snapshot.ID].files
 	var all []string

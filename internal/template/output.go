@@ -45,7 +45,7 @@ func (u *build) snapshot(ctx context.Context, layer *sandbox.Snapshot) (s *sandb
 }
 
 // memory makes a snapshot of a sandbox in which the start command is ready, and
-// nothing of the steps runs.
+// no process of the steps runs.
 func (u *build) memory(ctx context.Context, layer *sandbox.Snapshot) (s *sandbox.Snapshot, err error) {
 	u.event(Event{Phase: PhaseStart, Text: u.t.Start.Command.String()})
 	box, err := u.create(ctx, layer)

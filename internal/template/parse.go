@@ -27,8 +27,8 @@ func Read(path string) (*Template, error) {
 	return t, nil
 }
 
-// Parse reads a template that copies nothing; file is its name in messages.
-// Errors: invalid, with the line.
+// Parse reads a template without copies; file is the name in messages. Errors:
+// invalid, with the line.
 func Parse(file string, b []byte) (*Template, error) {
 	t := &Template{Output: Image}
 	doc, err := kind.Parse(file, b, t)
@@ -41,8 +41,8 @@ func Parse(file string, b []byte) (*Template, error) {
 	return t, nil
 }
 
-// Make checks a template that was made of something else than a cay.yaml. file is its
-// name in messages, and dir the directory that copies are taken from. Errors: invalid.
+// Make checks a template that was not read from a cay.yaml. file is its name in
+// messages, and dir the directory that copies are taken from. Errors: invalid.
 func Make(t Template, file, dir string) (*Template, error) {
 	t.file, t.dir, t.made = file, dir, true
 	if f := t.check(); f != nil {
@@ -79,7 +79,7 @@ func steps(path string) (all []any) {
 	return all
 }
 
-// merge returns the variables of both; those of over win.
+// merge returns the variables of both; over takes precedence.
 func merge(env, over map[string]string) map[string]string {
 	if len(env)+len(over) == 0 {
 		return nil

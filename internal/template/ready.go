@@ -13,11 +13,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// maxLog bounds the text that is looked for in the output, in bytes.
+// maxLog bounds the text that is searched in the output, in bytes.
 const maxLog = 1024
 
-// start starts the start command and returns when it is ready; it goes on. Errors:
-// *StepError if it ended before, or the check failed; deadline_exceeded.
+// start starts the start command and returns when it is ready; the command keeps
+// running. Errors: *StepError if the command ended before, or the check failed;
+// deadline_exceeded.
 func (u *build) start(ctx context.Context, box *sandbox.Sandbox) error {
 	s := u.t.Start
 	out, err := u.Sandboxes.Exec(ctx, box.ID, sandbox.CommandParams{
@@ -51,7 +52,8 @@ func (u *build) start(ctx context.Context, box *sandbox.Sandbox) error {
 	return err
 }
 
-// lookFor returns what closes seen when text was written to it, in pieces.
+// lookFor returns a function that closes seen when text was written to it,
+// possibly in pieces.
 func lookFor(text string, seen chan struct{}) func([]byte) {
 	if text == "" {
 		return nil
@@ -92,8 +94,8 @@ func (u *build) await(ctx context.Context, box *sandbox.Sandbox, seen <-chan str
 	}
 }
 
-// awaitPort connects until something accepts. Nothing tells when a port begins
-// to listen, so this tries, ever more rarely.
+// awaitPort connects until a connection succeeds. There is no event when a port
+// begins to listen, so awaitPort tries, at growing intervals.
 func (u *build) awaitPort(ctx context.Context, box *sandbox.Sandbox, port int) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 10*time.Millisecond, 500*time.Millisecond
@@ -110,7 +112,7 @@ func (u *build) awaitPort(ctx context.Context, box *sandbox.Sandbox, port int) e
 	return err
 }
 
-// awaitFile waits for a file to be there.
+// awaitFile waits until a file exists.
 func (u *build) awaitFile(ctx context.Context, box *sandbox.Sandbox, file string) error {
 	watch, err := u.Sandboxes.Watch(ctx, box.ID, path.Dir(file), sandbox.WatchParams{})
 	if err != nil {

@@ -156,7 +156,8 @@ steps:
 		var first string
 		for i := range 2 {
 			box := startBox(t, env.Client, sandbox.CreateParams{Snapshot: "running"})
-			// It counts requests: each copy begins where the snapshot was taken.
+			// The server counts requests: each copy continues from the count in
+			// the snapshot.
 			got := get(t, box, "/")
 			if i == 0 {
 				first = got
@@ -225,7 +226,8 @@ steps:
 		}
 	})
 	t.Run("Hostile", func(t *testing.T) {
-		// A step that leads later copies astray stays in the sandbox with that.
+		// A step that creates links to mislead later copies affects only its
+		// sandbox.
 		_, err := build(t, "  - run: rm -rf /srv/web/x && ln -s /proc/self/root/etc /srv/web/x\n  - copy: server.mjs\n    to: x/passwd\n    user: root\nname: files\noutput: snapshot\n")
 		if err != nil && cay.CodeOf(err) == cay.Internal {
 			t.Errorf("got %v", err)

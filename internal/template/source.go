@@ -14,10 +14,10 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// maxLinks is how many links may lead to what is copied.
+// maxLinks is how many links a copied path may lead through.
 const maxLinks = 40
 
-// copyFrom copies from an image or a snapshot, by a sandbox of that.
+// copyFrom copies from an image or a snapshot, through a sandbox made of it.
 func (u *build) copyFrom(ctx context.Context, box *sandbox.Sandbox, s Step) (err error) {
 	from := Template{From: s.Source, Output: Layer}
 	from.SetNetwork(sandbox.Network{Mode: sandbox.DenyAll})
@@ -82,8 +82,8 @@ func (u *build) target(ctx context.Context, box *sandbox.Sandbox, p string) (*sa
 	return nil, cay.Errorf(cay.Invalid, "more than %d links lead to it", maxLinks)
 }
 
-// repack renames the members of an archive, all below one, whose place is taken by
-// name: if that is empty, the member is left out.
+// repack renames the members of an archive, whose common root is replaced by name: if
+// name is empty, the root itself is left out.
 func repack(r io.Reader, w io.Writer, name string, mode *fs.FileMode) error {
 	tr, tw := tar.NewReader(r), tar.NewWriter(w)
 	rename := func(member string) string {

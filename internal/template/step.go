@@ -46,7 +46,7 @@ func (u *build) step(ctx context.Context, box *sandbox.Sandbox, i int) error {
 	return nil
 }
 
-// run runs a program to its end. Errors: *StepError if that is a failure.
+// run runs a program to its end. Errors: *StepError if the program failed.
 func (u *build) run(ctx context.Context, box *sandbox.Sandbox, text string, p sandbox.CommandParams) error {
 	out, err := u.Sandboxes.Exec(ctx, box.ID, p)
 	if err != nil {
@@ -119,7 +119,7 @@ func (u *build) isDir(ctx context.Context, box *sandbox.Sandbox, name string) (b
 	return err == nil && info.Type == sandbox.TypeDir, err
 }
 
-// unpack has a sandbox unpack below dir what write writes: a tar archive.
+// unpack lets a sandbox unpack below dir the tar archive that write writes.
 func (u *build) unpack(ctx context.Context, box *sandbox.Sandbox, dir, user string, write func(context.Context, io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Template says what to build. Its fields are the keys of a cay.yaml.
+// Template is a build. Its fields are the keys of a cay.yaml.
 type Template struct {
 	// Name is the name of the result: for a snapshot as in sandbox.SnapshotParams,
 	// for an image a reference.
@@ -30,7 +30,7 @@ type Template struct {
 	// commands in sandboxes of the result. Env is part of the result, so it must not
 	// have secrets.
 	Env map[string]string `yaml:"env"`
-	// User and WorkDir default to those of the base; WorkDir is made if missing.
+	// User and WorkDir default to the base's; WorkDir is created if missing.
 	User    string  `yaml:"user"`
 	WorkDir string  `yaml:"workdir"`
 	Network network `yaml:"network"` // of the build, not of the sandboxes made of its result
@@ -38,11 +38,12 @@ type Template struct {
 	Start   *Start  `yaml:"start"`
 	Output  Output  `yaml:"output"` // defaults to Image
 
-	// Config takes the place of Start, Env, User and WorkDir in what an image says
-	// about how to run it. Only templates of Make have one.
+	// Config replaces Start, Env, User and WorkDir in the configuration of the image.
+	// Only templates of Make have one.
 	Config *sandbox.ImageConfig `yaml:"-"`
-	// Ignored reports whether a path below the template's directory does not exist for
-	// copies, and whether nothing below it does. nil: all paths exist. Only for Make.
+	// Ignored reports whether a path below the template's directory does not exist
+	// for copies, and whether no path below it does. nil means that all paths exist.
+	// Only for Make.
 	Ignored func(path string) (ignored, all bool) `yaml:"-"`
 
 	file string // it was read from, for messages
@@ -98,24 +99,25 @@ type Step struct {
 
 	// The fields below are for Make alone.
 
-	// Mkdir is an absolute path: a directory to make, with its parents, if it is
-	// missing. It is root's.
+	// Mkdir is an absolute path: a directory to create, with its parents, if it is
+	// missing. Its owner is root.
 	Mkdir string `yaml:"-"`
-	// Merge copies as a Dockerfile does: Copy are patterns, of a directory its content is
-	// copied, and a file goes into To if that is a directory at the time of the step.
+	// Merge copies as a Dockerfile does: Copy has patterns, directories are replaced
+	// by their content, and a file goes into To if To is a directory at the time of
+	// the step.
 	Merge bool `yaml:"-"`
-	// Source, unless it is zero, is where Copy is taken from, by absolute paths, instead
-	// of the template's directory: an image or a snapshot. It takes Merge.
+	// Source, unless zero, is an image or a snapshot: Copy then has absolute paths in
+	// it, instead of paths in the template's directory. Source requires Merge.
 	Source From `yaml:"-"`
-	// Mode, unless it is nil, is the permission bits of all copies but links.
+	// Mode, unless nil, is the permission bits of all copies except links.
 	Mode *fs.FileMode `yaml:"-"`
 	// Text replaces the text that describes the step, which is otherwise made of the
 	// other fields.
 	Text string `yaml:"-"`
 }
 
-// Start is the program that is to run in a memory snapshot, or that an image
-// names as its command.
+// Start is the program that runs in a memory snapshot, or that is the image's
+// command.
 type Start struct {
 	Command Command           `yaml:"command"`
 	Env     map[string]string `yaml:"env"` // added to the template's
@@ -124,11 +126,11 @@ type Start struct {
 	Ready   *Ready            `yaml:"ready"`
 }
 
-// Ready says how to tell that the start command is ready: exactly one of Port,
+// Ready is the condition for the start command to be ready: exactly one of Port,
 // File, Log and Command is set.
 type Ready struct {
 	Port int `yaml:"port"` // it listens there
-	// File exists. Its directory has to exist from the beginning.
+	// File must exist. Its directory has to exist from the beginning.
 	File    string        `yaml:"file"`
 	Log     string        `yaml:"log"`     // a log with this text
 	Command Command       `yaml:"command"` // exits with status 0; it may wait
@@ -148,8 +150,8 @@ var snapshotName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 })
 
-// Command is a program with its arguments. In a template it may be a line for
-// the shell, which ends at the first command that fails.
+// Command is a program with its arguments. In a template it may be a line for the
+// shell, which stops at the first command that fails.
 type Command []string
 
 // UnmarshalYAML takes a string or a list.
@@ -240,8 +242,8 @@ func wrong(path, format string, args ...any) *fault {
 	return &fault{path, fmt.Errorf(format, args...)}
 }
 
-// Check reports what is wrong with a template, for one that was read from a file
-// with the line. Errors: invalid.
+// Check returns an error for an invalid template, with the line if the template was
+// read from a file. Errors: invalid.
 func (t *Template) check() *fault {
 	if f := t.checkName(); f != nil {
 		return f
@@ -293,7 +295,7 @@ func (t *Template) checkName() *fault {
 	return nil
 }
 
-// check reports what is wrong with a step, at a path relative to its own.
+// check returns an error for an invalid step, at a path relative to the step's.
 func (s Step) check(env map[string]string) *fault {
 	p := sandbox.CommandParams{Argv: s.Run, User: s.User, WorkDir: s.WorkDir, Env: merge(env, s.Env), Timeout: sandbox.Duration(s.Timeout)}
 	switch {
@@ -408,7 +410,7 @@ func (r *Ready) timeout() time.Duration {
 // SetNetwork replaces the policy of the build by a valid one.
 func (t *Template) SetNetwork(n sandbox.Network) { t.Network = network{n} }
 
-// Rename gives what is built another name. Errors: invalid.
+// Rename changes the name of the result. Errors: invalid.
 func (t *Template) Rename(name string) error {
 	t.Name = name
 	if f := t.checkName(); f != nil {

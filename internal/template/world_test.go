@@ -62,7 +62,7 @@ func newWorld() *world {
 	}
 }
 
-// call counts as a call of the method name, holding mu.
+// call counts a call of the method name, and holds mu meanwhile.
 func (w *world) call(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (w *world) Mkdir(ctx context.Context, ref, p string, _ sandbox.MkdirParams)
 	return w.call(ctx, "Mkdir")
 }
 
-// Archive has all files below a directory.
+// Archive returns all files below a directory.
 func (w *world) Archive(ctx context.Context, ref, name string, _ sandbox.ArchiveFormat) (io.ReadCloser, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -372,7 +372,7 @@ func (i images) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotParams, p
 	return &sandbox.Image{Digest: "sha256:made", Refs: []string{p.Ref}}, nil
 }
 
-// names are the snapshots that have a name, without layers.
+// names returns the snapshots with a name, without layers.
 func (w *world) names() []string {
 	var names []string
 	for _, s := range w.snapshots {

@@ -43,9 +43,9 @@ type Env struct {
 	daemon *daemon.Daemon
 }
 
-// Start starts a daemon that ends, with all its sandboxes, with the test. It
-// skips the test where sandboxes cannot be started. change may change the
-// configuration.
+// Start starts a daemon that ends, with all its sandboxes, when the test ends.
+// It skips the test on machines that cannot start sandboxes. change may change
+// the configuration.
 func Start(t testing.TB, change ...func(*config.Config)) *Env {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -100,9 +100,10 @@ func start(ctx context.Context, dir, images string, log *slog.Logger, change ...
 // Stop ends the daemon and its sandboxes.
 func (e *Env) Stop() error { return e.daemon.Stop() }
 
-// Examples starts a daemon for the runnable Examples of a package and points
-// the default client at it, by CAY_URL and CAY_TOKEN. Where sandboxes cannot be
-// started it returns the reason and the Examples must not be run. stop ends it.
+// Examples starts a daemon for the runnable Examples of a package and points the
+// default client at it, by CAY_URL and CAY_TOKEN. On machines that cannot start
+// sandboxes it returns the reason, and the Examples must not be run. stop ends
+// the daemon.
 func Examples() (stop func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("starting sandboxes needs root")

@@ -1,6 +1,6 @@
-// Command testreport reads what `go test -json` wrote, in the given files, and
-// prints what to look at: tests that failed and passed when they were run again,
-// each with its first failure, and what took longest.
+// Command testreport reads the output of `go test -json` in the given files, and
+// prints a summary: tests that failed and passed when they were run again, each
+// with its first failure, and the slowest tests.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	r.print(os.Stdout, *slow)
 }
 
-// module is cut off the names of packages.
+// module is the prefix that is removed from the names of packages.
 const module = "github.com/cayhq/cay/"
 
 // maxOutput is how many bytes are printed of a failure: its end.

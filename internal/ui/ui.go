@@ -37,12 +37,12 @@ import (
 //go:embed all:dist
 var dist embed.FS
 
-// nonceMark is where a page gets the nonce of its styles.
+// nonceMark is the placeholder of the nonce of a page's styles.
 const nonceMark = "{{nonce}}"
 
-// Mount serves the inspector for what mux has no route for: files by their paths,
-// and the page itself for all that a browser opens, which finds out from the address
-// what to show.
+// Mount serves the inspector for requests that match no route of mux: files by their paths, and the
+// page itself for all other paths that a browser opens. The page's script shows the view of the
+// path.
 func Mount(mux *api.Mux) {
 	files := sync.OnceValues(load) // compressing them is not for daemons nobody looks at
 	mux.HandleRest(func(w http.ResponseWriter, r *http.Request) bool {
@@ -138,7 +138,7 @@ func newFile(name string, b []byte) (*file, error) {
 	return f, nil
 }
 
-// contentType does not ask the machine, which may say anything.
+// contentType does not use the machine's configuration, which may be wrong.
 func contentType(name string) string {
 	switch path.Ext(name) {
 	case ".js":
@@ -197,8 +197,7 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// servePage answers with the page, which is another one each time: it holds the
-// nonce of its styles.
+// servePage answers with the page, which is different each time: it holds the nonce of its styles.
 func servePage(w http.ResponseWriter, page *file) {
 	nonce := rand.Text()
 	h := w.Header()

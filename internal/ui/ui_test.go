@@ -40,7 +40,7 @@ func serve(t *testing.T) string {
 	return srv.URL
 }
 
-// fetch makes a request as a browser that opens a page does, unless headers, "name:
+// fetch makes a request like a browser that opens a page, unless headers, "name:
 // value" each, say otherwise.
 func fetch(t *testing.T, method, url string, headers ...string) (*http.Response, string) {
 	t.Helper()
@@ -149,7 +149,7 @@ func TestMount_Policy(t *testing.T) {
 	}
 }
 
-// A page on another name that resolves to this machine is not ours.
+// The page is refused for another host name that resolves to this machine.
 func TestMount_Host(t *testing.T) {
 	t.Parallel()
 	base := serve(t)
@@ -160,7 +160,7 @@ func TestMount_Host(t *testing.T) {
 	}
 }
 
-// assets are the files a page begins with.
+// assets are the files that a page loads first.
 func assets(t *testing.T, base string) []string {
 	t.Helper()
 	_, body := fetch(t, "GET", base+"/")
@@ -220,7 +220,7 @@ func TestMount_Files(t *testing.T) {
 	}
 }
 
-// dist holds no more than what pages load, and nothing of the machine it was built on.
+// dist has only files that pages load, and no traces of the machine that built it.
 func TestDist_Clean(t *testing.T) {
 	t.Parallel()
 	err := filepath.WalkDir("dist", func(name string, e os.DirEntry, err error) error {

@@ -98,7 +98,7 @@ func (b *bodySource) failure() error {
 	return b.err
 }
 
-// prompt reports whether reading r cannot take long.
+// prompt reports whether reading r is always fast.
 func prompt(r io.Reader) bool {
 	switch r := r.(type) {
 	case *bytes.Reader, *bytes.Buffer, *strings.Reader:
@@ -165,7 +165,7 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// run reads once for each time it is asked to.
+// run reads once for each request.
 func (p *patientReader) run() {
 	buf := make([]byte, patientBuffer)
 	var err error

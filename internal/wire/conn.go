@@ -19,8 +19,8 @@ import (
 // maxAnswer bounds a JSON answer, in bytes.
 const maxAnswer = 64 << 20
 
-// Conn sends requests to one daemon. It is safe for concurrent use and holds
-// nothing that needs closing.
+// Conn sends requests to one daemon. It is safe for concurrent use and needs no
+// Close.
 type Conn struct {
 	base, token, team string
 	http              *http.Client
@@ -41,7 +41,8 @@ type Request struct {
 	JSON   any       // sent as the body, unless nil
 	Body   io.Reader // sent as the body when JSON is nil
 	Length int64     // of Body: 0 unknown, -1 empty
-	// Repeat says that sending the request twice does no harm. GET always may.
+	// Repeat says that sending the request twice does no harm. GET is always
+	// safe.
 	Repeat bool
 	// Accept lists further statuses that count as success.
 	Accept []int
@@ -66,10 +67,10 @@ func (c *Conn) Call(ctx context.Context, r Request, out any) error {
 	return nil
 }
 
-// Do sends r. The answer is a success, and its body the caller's to close; any
-// other answer is returned as the error it carries, a *cay.Error. A request
-// that did not reach the daemon, or that may be repeated and met a broken
-// connection or unavailable, is sent once more.
+// Do sends r. The answer has a status of success, and the caller must close its
+// body; any other answer is returned as the error in it, a *cay.Error. A
+// request is retried once if it did not reach the daemon, or if it may be
+// repeated and met a broken connection or unavailable.
 func (c *Conn) Do(ctx context.Context, r Request) (*http.Response, error) {
 	var data []byte
 	if r.JSON != nil {
@@ -99,7 +100,7 @@ func (c *Conn) Do(ctx context.Context, r Request) (*http.Response, error) {
 	}
 }
 
-// again reports whether sending r once more is safe and may help.
+// again reports whether a retry of r is safe and may help.
 func (r *Request) again(err error, bodyUsed bool) bool {
 	if bodyUsed {
 		return false
@@ -110,7 +111,7 @@ func (r *Request) again(err error, bodyUsed bool) bool {
 	return (r.Repeat || r.Method == http.MethodGet) && cay.CodeOf(err) == cay.Unavailable
 }
 
-// pause waits before the second attempt, and reports false when ctx ends first.
+// pause waits before the second attempt, and returns false when ctx ends first.
 func pause(ctx context.Context, err error) bool {
 	d := 200 * time.Millisecond
 	var e *cay.Error
@@ -187,8 +188,8 @@ func (c *Conn) transportError(ctx context.Context, src *bodySource, err error) e
 	return cay.Errorf(cay.Unavailable, "the connection to cay at %s broke: %w", c.base, err)
 }
 
-// answerError rebuilds the error in an answer. Something between us and the
-// daemon may have answered instead of it, in another shape.
+// answerError rebuilds the error in an answer. A proxy may have answered
+// instead of the daemon, in another shape.
 func (c *Conn) answerError(resp *http.Response) error {
 	var body ErrorBody
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
@@ -207,8 +208,8 @@ func (c *Conn) answerError(resp *http.Response) error {
 	return cay.Errorf(code, "%s answered %q, which is not an answer of cay", c.base, resp.Status)
 }
 
-// contextError returns ctx's end as a coded error, nil if ctx has not ended and
-// err is not of a context.
+// contextError returns the end of ctx as a coded error, nil if ctx has not
+// ended and err is not an error of a context.
 func contextError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded), ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
@@ -227,7 +228,7 @@ func (c *Conn) StreamError(ctx context.Context, err error) error {
 	return cay.Errorf(cay.Unavailable, "the connection to cay at %s broke: %w", c.base, err)
 }
 
-// drain lets the connection be used again if little is left to read.
+// drain lets the connection be reused if little is left to read.
 func drain(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10) // whatever fails, Close decides
 	body.Close()

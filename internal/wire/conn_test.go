@@ -94,7 +94,7 @@ func TestConn_Repeats(t *testing.T) {
 
 func TestConn_NobodyListens(t *testing.T) {
 	t.Parallel()
-	// Not a port that was closed: it could be another test's by now.
+	// Not a closed port: another test could have opened it by now.
 	c, err := wire.Target{URL: "http://127.0.0.1:1"}.Resolve()
 	if err != nil {
 		t.Fatal(err)

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// UpgradeStream is the protocol a connection is upgraded to that carries a TCP
+// UpgradeStream is the protocol of an upgraded connection that carries a TCP
 // connection into a sandbox: in each direction frames of a length, 4 bytes big
-// endian, and as many bytes. A frame of length 0 says that nothing follows in
-// its direction. A connection that closes without one broke.
+// endian, and as many bytes. A frame of length 0 ends its direction. A
+// connection that closes without such a frame is broken.
 const UpgradeStream = "cay-stream"
 
 const (
@@ -45,7 +45,7 @@ var _ net.Conn = (*FrameConn)(nil)
 
 // NewFrameConn returns a connection whose frames are read from and written to
 // rw. conn is the network connection below rw, for its addresses and deadlines;
-// nil if it is not known, then there are no deadlines.
+// if it is nil, there are no deadlines.
 func NewFrameConn(rw io.ReadWriteCloser, conn net.Conn) *FrameConn {
 	return &FrameConn{rw: rw, conn: conn}
 }
@@ -125,7 +125,7 @@ func (c *FrameConn) sendLocked(p []byte) error {
 	return c.werr
 }
 
-// CloseWrite tells the other side that nothing follows. Reading goes on.
+// CloseWrite tells the other side that no data follow. Reading still works.
 func (c *FrameConn) CloseWrite() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()

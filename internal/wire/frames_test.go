@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/wire"
 )
 
-// onlyRead is a connection that says what r has, and takes everything.
+// onlyRead is a connection that reads from r, and discards writes.
 type onlyRead struct {
 	io.Reader
 	io.Writer
@@ -115,8 +115,8 @@ func TestFrameConn_Deadline(t *testing.T) {
 	}
 }
 
-// Whatever comes, reading ends, gives no more than what came, and is the same
-// however it is cut.
+// For any input, reading ends, returns no more than the input has, and returns
+// the same however the input is divided.
 func FuzzFrameConn(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x03abc\x00\x00\x00\x00"))
 	f.Add([]byte("\x00\x00\x00\x03ab"))

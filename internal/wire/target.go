@@ -12,11 +12,10 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// DefaultURL is where a daemon listens unless told otherwise.
+// DefaultURL is the default address of a daemon.
 const DefaultURL = "http://127.0.0.1:7070"
 
-// Target says which daemon to speak to and as whom. Empty fields are filled in
-// by Resolve.
+// Target names a daemon and a token. Resolve fills in empty fields.
 type Target struct {
 	URL        string       // empty: $CAY_URL, else DefaultURL
 	Token      string       // empty: $CAY_TOKEN, else the admin.token file for a daemon on this machine
@@ -60,7 +59,7 @@ func newTransport() *http.Transport {
 	}
 }
 
-// Resolve fills in what is empty and checks the rest.
+// Resolve fills in empty fields and checks the others.
 func (t Target) Resolve() (*Conn, error) {
 	if t.URL == "" {
 		t.URL = os.Getenv("CAY_URL")
@@ -77,7 +76,7 @@ func (t Target) Resolve() (*Conn, error) {
 		t.Token = os.Getenv("CAY_TOKEN")
 	}
 	if t.Token == "" && isLoopback(u.Hostname()) {
-		// The admin token of this machine must not reach another one.
+		// The admin token of this machine must not be sent to another machine.
 		if b, err := os.ReadFile(filepath.Join(DataDir(), "admin.token")); err == nil {
 			t.Token = strings.TrimSpace(string(b))
 		}
@@ -86,7 +85,7 @@ func (t Target) Resolve() (*Conn, error) {
 	if t.HTTPClient != nil {
 		hc = *t.HTTPClient
 	}
-	// A redirect would carry the token and the body somewhere else.
+	// A redirect would send the token and the body elsewhere.
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Conn{base: strings.TrimSuffix(u.String(), "/"), token: t.Token, team: t.Team, http: &hc}, nil
 }

@@ -51,8 +51,8 @@ func (c *Conn) Upgrade(ctx context.Context, r Request) (*FrameConn, error) {
 	return NewFrameConn(rw, conn), nil
 }
 
-// upgradable returns a client like hc whose connections speak HTTP/1.1, which
-// alone can be upgraded, each for one request.
+// upgradable returns a client like hc with HTTP/1.1, the only version whose
+// connections can be upgraded, and a connection for each request.
 func upgradable(hc *http.Client) *http.Client {
 	out := *hc
 	out.Timeout = 0 // it would end the connection

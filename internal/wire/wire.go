@@ -35,14 +35,14 @@ type Error struct {
 	RetryAfterMS int64    `json:"retry_after_ms,omitempty"`
 }
 
-// ErrorBody is the body of every answer that is not a success, and the last
-// line of a stream that failed.
+// ErrorBody is the body of every answer of failure, and the last line of a
+// stream that failed.
 type ErrorBody struct {
 	Type  string `json:"type,omitempty"` // "error" among events that have a type
 	Error *Error `json:"error"`
 }
 
-// FromError returns e as it travels.
+// FromError returns the JSON form of e.
 func FromError(e *cay.Error) *Error {
 	return &Error{Code: e.Code, Message: e.Message, Hint: e.Hint, RetryAfterMS: e.RetryAfter.Milliseconds()}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/preload"
 )
 
-// Clients that were told neither a team nor a project ask for them here.
+// Clients without a configured team or project ask for them here.
 
 // Page sizes of teams.
 const (
@@ -22,8 +22,8 @@ const (
 
 type userObject struct {
 	ID string `json:"id"`
-	// Username is the team's name: clients take it for a team's when no other
-	// team lets them make sandboxes.
+	// Username is the team's name: clients use it as the name of a team if no
+	// other team lets them create sandboxes.
 	Username      string `json:"username"`
 	Name          string `json:"name"`
 	DefaultTeamID string `json:"defaultTeamId"`
@@ -75,7 +75,7 @@ func newProjectObject(p *account.Project) projectObject {
 	}
 }
 
-// handleUser says whom the token speaks for.
+// handleUser returns the team that the token acts for.
 func (h *handler) handleUser(w http.ResponseWriter, r *http.Request) error {
 	who, err := h.Accounts.WhoAmI(r.Context())
 	if err != nil {
@@ -120,7 +120,8 @@ func (h *handler) handleTeams(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, out)
 }
 
-// teamPage returns the page of teams a request is for; until is 0 for the first.
+// teamPage returns the page of teams that a request asks for; until is 0 for the
+// first page.
 func teamPage(r *http.Request) (limit int, until int64, err error) {
 	q := r.URL.Query()
 	limit = defaultTeams
@@ -189,7 +190,7 @@ func (h *handler) handleCreateProject(w http.ResponseWriter, r *http.Request) er
 	return writeJSON(w, http.StatusOK, newProjectObject(p))
 }
 
-// handleProjectToken gives a client whose token is about to expire another one.
+// handleProjectToken gives a client whose token is about to expire a new token.
 func (h *handler) handleProjectToken(w http.ResponseWriter, r *http.Request) error {
 	id, err := h.project(r.Context(), r.PathValue("project"))
 	if err != nil {
@@ -212,14 +213,14 @@ func handleHealth(w http.ResponseWriter, _ *http.Request) error {
 	}{"ok"})
 }
 
-// handlePreload serves the module that points programs at this daemon.
+// handlePreload serves the module that directs programs to this daemon.
 func (h *handler) handlePreload(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(preload.Module(h.address(r), h.gateway(r))))
 	return nil
 }
 
-// gateway is the address of the AI gateway for the module, "" if it is not known.
+// gateway returns the address of the AI gateway for the module, "" if unknown.
 func (h *handler) gateway(r *http.Request) string {
 	if h.Gateway == nil {
 		return ""
@@ -248,8 +249,8 @@ func (h *handler) address(r *http.Request) string {
 	return "http://" + r.Host
 }
 
-// handleElsewhere answers for paths that the hosted service has at the prefixes
-// that lead here, and we have not.
+// handleElsewhere answers for paths of the hosted service that cay does not
+// have, at the prefixes that are directed to this daemon.
 func handleElsewhere(_ http.ResponseWriter, r *http.Request) error {
 	return cay.Errorf(cay.NotFound, "cay has no %s %.200q: of Vercel's API it serves Vercel Sandbox", r.Method, r.URL.Path)
 }

@@ -125,7 +125,7 @@ func (o *offices) call(t *testing.T, secret, method, path, body string) (int, ma
 	return resp.StatusCode, v
 }
 
-// at returns what is at a path such as "teams.0.id".
+// at returns the value at a path such as "teams.0.id".
 func at(v any, path string) any {
 	for key := range strings.SplitSeq(path, ".") {
 		switch x := v.(type) {

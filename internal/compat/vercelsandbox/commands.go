@@ -27,7 +27,7 @@ type commandAnswer struct {
 	Command command `json:"command"`
 }
 
-// startRequest is the body of a start.
+// startRequest is the body of a request to start a command.
 type startRequest struct {
 	Command string            `json:"command"`
 	Args    []string          `json:"args"`
@@ -46,7 +46,7 @@ var utilities = []string{
 	"alias", "bg", "cd", "command", "fc", "fg", "getopts", "hash", "jobs", "read", "type", "ulimit", "umask", "unalias", "wait",
 }
 
-// inShell is the script by which a shell runs a utility: it is $0.
+// inShell is the script with which a shell runs a utility: $0 is the utility.
 const inShell = `"$0" "$@"`
 
 func (in startRequest) params() (sandbox.CommandParams, error) {

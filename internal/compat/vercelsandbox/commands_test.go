@@ -161,7 +161,7 @@ func TestCommand_Refusals(t *testing.T) {
 func TestCommand_Kill(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
-	// The script's children are of its group.
+	// The script's children belong to its process group.
 	const script = "trap 'exit 9' USR1; sleep 1000 & wait"
 	for i, path := range []func(id string) string{
 		func(id string) string { return w.of("/cmd/" + id + "/kill") },
@@ -187,7 +187,7 @@ func TestCommand_Kill(t *testing.T) {
 	}
 }
 
-// All readers get everything, whenever they come.
+// All readers get all output, whenever they connect.
 func TestCommand_Logs(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
@@ -213,7 +213,7 @@ func TestCommand_Logs(t *testing.T) {
 	w.want("GET", w.of("/cmd/"+id+"/logs"), "", `{"stream":"stdout","data":"one\n"}`+"\n"+`{"stream":"stderr","data":"two\n"}`)
 }
 
-// White space comes before an answer that takes long.
+// White space precedes a slow answer.
 func TestCommand_WaitPads(t *testing.T) {
 	t.Parallel()
 	w := startWork(t, func(c *Config) { c.HeaderDelay = time.Millisecond })

@@ -2,8 +2,7 @@ package vercelsandbox
 
 import "sync"
 
-// counts says how many there are of something for each session. The zero value
-// has none.
+// counts counts something for each session. The zero value is ready to use.
 type counts struct {
 	mu sync.Mutex // guards n
 	n  map[string]*count
@@ -14,7 +13,7 @@ type count struct {
 	none chan struct{} // closed with the last
 }
 
-// add counts one more of a session until done is called, once.
+// add increments the count of a session until done is called, once.
 func (c *counts) add(session string) (done func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// The codes that clients act upon.
+// The codes that clients react to.
 const (
 	codeBadRequest       = "bad_request"
 	codeNotFound         = "not_found"
@@ -80,7 +80,7 @@ type failure struct {
 
 func (f *failure) Unwrap() error { return f.error }
 
-// shaped gives err, which has a code, the status and the code of the protocol.
+// shaped gives err, which has a code, a status and a code of the protocol.
 func shaped(status int, code string, err error) error {
 	return &failure{errorShape{status, code}, err}
 }

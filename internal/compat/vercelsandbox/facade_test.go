@@ -89,7 +89,8 @@ func TestBothRoots(t *testing.T) {
 	}
 }
 
-// At the root, the older protocol's paths are our own API's, but at its host.
+// At the root, the older protocol's paths belong to our own API, except at the
+// protocol's host.
 func TestNativeAtRoot(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -242,7 +243,7 @@ func TestPadding_Panic(t *testing.T) {
 	})
 }
 
-// counting counts writes, and lets the client leave after some.
+// counting counts writes, and simulates a client that leaves after some.
 type counting struct {
 	*httptest.ResponseRecorder
 	n atomic.Int32
@@ -281,9 +282,9 @@ func TestSnapshotGone(t *testing.T) {
 	s.must(t, tokenA, "GET", named+"box?resume=true", "")
 }
 
-// Each stop of a persistent sandbox makes a snapshot, whatever has changed, and all stay
-// until they expire, unless keepLastSnapshots says otherwise; also when it is cleared, and
-// when the sandbox is removed.
+// Each stop of a persistent sandbox makes a snapshot, whether or not files have changed,
+// and all snapshots stay until they expire, unless keepLastSnapshots says otherwise;
+// also after keepLastSnapshots is cleared, and after the sandbox is removed.
 func TestSnapshots_EachStop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -489,7 +490,7 @@ func TestExtend_Held(t *testing.T) {
 	})
 }
 
-// Lists that go by time leave nothing out, even of what was made at one time.
+// Lists that go by time leave nothing out, even if several items have the same time.
 func TestV1_List(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -594,7 +595,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// The default region among the failover regions is a mistake of who named it only.
+// The default region among the failover regions is an error only if the client has set
+// the region.
 func TestRegions(t *testing.T) {
 	t.Parallel()
 	h := &handler{Config: Config{HasImage: func(context.Context, string) (bool, error) { return false, nil }}}
@@ -622,7 +624,7 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// A sandbox that a step of a workflow makes says which step that was; a fork names its own.
+// A sandbox that a step of a workflow creates records the step; a fork records its own.
 func TestStep(t *testing.T) {
 	t.Parallel()
 	h := &handler{Config: Config{HasImage: func(context.Context, string) (bool, error) { return false, nil }}}
@@ -654,7 +656,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// Clones land where the vendor's clients look for them.
+// Git sources are cloned into the directory that the vendor's clients expect.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	h := &handler{Config: Config{HasImage: func(context.Context, string) (bool, error) { return false, nil }}}
@@ -681,7 +683,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// Whatever a body is, it is understood or refused, and never our fault.
+// Every body is accepted or refused, and never causes an internal error.
 func FuzzCreate(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `null`, `{"projectId":"p","name":"n","ports":[1,2],"timeout":1e3,"resources":{"vcpus":2,"memory":4096}}`,

@@ -31,7 +31,7 @@ func (in pathRequest) path() string {
 }
 
 // handleWrite unpacks files. Their names are relative to a directory that clients
-// give in a header, which is the root.
+// send in a header; it is the root.
 func (h *handler) handleWrite(w http.ResponseWriter, r *http.Request) error {
 	o, err := ownerOf(r)
 	if err != nil {
@@ -56,7 +56,7 @@ func (h *handler) handleRead(w http.ResponseWriter, r *http.Request) error {
 	}
 	src, info, err := h.Sandboxes.ReadFile(r.Context(), o.ref, in.path(), sandbox.ReadParams{})
 	if o.v1 && cay.CodeOf(err) == cay.Invalid {
-		// These clients take every answer but a 404 for the file.
+		// These clients take every answer but a 404 for the file's content.
 		return shaped(http.StatusNotFound, codeNotFound, err)
 	}
 	if err != nil {
@@ -71,9 +71,9 @@ func (h *handler) handleRead(w http.ResponseWriter, r *http.Request) error {
 	if err != nil && !whole {
 		return err
 	}
-	// Files of proc and sys have more content than their size says, so a size is
-	// believed only when there is more than fits the buffer. A file that grows ends
-	// where it ended when it was opened.
+	// Files of proc and sys have more content than their size says, so the size is
+	// used only for content that does not fit the buffer. A growing file ends where
+	// it ended when it was opened.
 	rest := io.Reader(src)
 	switch {
 	case whole:

@@ -98,7 +98,7 @@ func TestFiles_Write(t *testing.T) {
 	if info := w.stat("/w/new"); info.Type != sandbox.TypeDir || info.Mode != 0o755 {
 		t.Errorf("got %+v", info)
 	}
-	// Without the header, and with one that is relative, it is the working directory.
+	// Without the header, or with a relative one, the base is the working directory.
 	for cwd, name := range map[string]string{"": "/w/plain", "sub": "/w/sub/plain", "/w/other": "/w/other/plain"} {
 		header := []string{"X-Cwd", cwd}
 		if cwd == "" {
@@ -165,7 +165,8 @@ func TestFiles_WriteRefusals(t *testing.T) {
 	w.refused("POST", w.of("/fs/write"), string(packed(t, tar.Header{Name: "w"})), 400, "bad_request", "X-Cwd", "/")
 }
 
-// A refusal arrives while the archive is still being sent, which then may break off.
+// A refusal arrives while the client still sends the archive; the sending may then
+// break off.
 func TestFiles_WriteRefusedEarly(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
@@ -212,7 +213,8 @@ func TestFiles_Read(t *testing.T) {
 	w.refused("POST", w.of("/fs/read"), `{"path":"/w/sub/small"}`, 404, "not_found", "Authorization", "Bearer tok_b1")
 }
 
-// A client that leaves in the middle holds nothing; leaks are for TestMain to find.
+// A client that leaves in the middle leaves no resources behind; TestMain finds
+// leaks.
 func TestFiles_ReadBrokenOff(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

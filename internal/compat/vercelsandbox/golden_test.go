@@ -9,14 +9,14 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 )
 
-// Every route, as an API change shows up in review.
+// Every route: reviewers see each change of the API.
 func TestRoutes(t *testing.T) {
 	mux := api.NewMux(callers{})
 	Routes(mux, Config{})
 	golden(t, "routes.txt", []byte(strings.Join(mux.Routes(), "\n")+"\n"))
 }
 
-// The answers of the protocol, whole.
+// The complete answers of the protocol.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		name  string

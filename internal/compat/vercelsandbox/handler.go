@@ -20,9 +20,9 @@ type handler struct {
 	tickets                 tickets
 }
 
-// handle makes a method what the kit serves: its context speaks for the team and
-// the project that the query names, and errors of a session that has ended say
-// whether it is still ending.
+// handle makes a method an api.Handler: the context acts for the team and the project
+// in the query, and errors of an ended session say whether the session is still
+// ending.
 func (h *handler) handle(serve api.Handler) api.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		ctx, err := h.scope(r)
@@ -38,8 +38,8 @@ func (h *handler) handle(serve api.Handler) api.Handler {
 	}
 }
 
-// ended shapes the error of a call that found its session ended: clients wait
-// for one that is on its way down, and resume.
+// ended shapes the error of a call whose session has ended: clients wait for a session
+// that is stopping, and then resume the sandbox.
 func (h *handler) ended(ctx context.Context, sid string, err error) error {
 	s, e := h.Sandboxes.GetSession(ctx, sid)
 	if e != nil || s.Status != sandbox.Stopping {

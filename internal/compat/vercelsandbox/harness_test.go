@@ -27,7 +27,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// operator may speak for every team.
+// operator may act for every team.
 var operator = api.Principal{TokenID: "tok_admin", TeamID: account.DefaultTeam, Admin: true}
 
 // callers authenticates the callers of sandboxtest and the operator, whose tokens
@@ -151,7 +151,7 @@ type answer struct {
 	body   []byte
 }
 
-// at returns what is at a path of the answer, as in "sandbox.name".
+// at returns the value at a path of the answer, as in "sandbox.name".
 func (a answer) at(path string) any {
 	var v any
 	if json.Unmarshal(a.body, &v) != nil {
@@ -180,7 +180,7 @@ func (a answer) text(path string) string {
 	return s
 }
 
-// do makes a request of a token. A path that begins with // is one at v1Host.
+// do makes a request with a token. A path that begins with // is a path at v1Host.
 func (s *service) do(t testing.TB, token, method, path, body string) answer {
 	t.Helper()
 	host := ""
@@ -210,10 +210,10 @@ func (s *service) do(t testing.TB, token, method, path, body string) answer {
 	return a
 }
 
-// mayBeNull are the members that clients take null for.
+// mayBeNull are the members that clients accept as null.
 var mayBeNull = []string{"command.exitCode", "commands.exitCode", "pagination.next", "pagination.prev", "user.defaultTeamId"}
 
-// checkAnswer holds every answer to what clients insist on.
+// checkAnswer checks every answer for the clients' requirements.
 func checkAnswer(t testing.TB, what string, a answer) {
 	t.Helper()
 	if !strings.HasPrefix(a.header.Get("Content-Type"), "application/json") {
@@ -296,10 +296,10 @@ func (s *service) script(token string) *script {
 
 var unstable = regexp.MustCompile(`\b(sbx|ses|snap|drv|cmd)_[a-z0-9]{20}\b|"(subdomain|url|next)": "[^"]+"|\b1[78][0-9]{11}\b|\b[a-z]+-[a-z]+-[a-z0-9]{4,8}\b`)
 
-// measured are members whose values are not the test's to say.
+// measured are members with measured values.
 var measured = regexp.MustCompile(`"(\w*Bytes|ingress|egress|\w*CpuDurationMs)": [0-9]+`)
 
-// step makes a request and writes it down with its answer.
+// step makes a request and appends it with its answer to the script.
 func (c *script) step(t testing.TB, method, path, body string) answer {
 	t.Helper()
 	a := c.do(t, c.token, method, path, body)
@@ -316,8 +316,8 @@ func (c *script) step(t testing.TB, method, path, body string) answer {
 	return a
 }
 
-// stable numbers what differs from run to run. Times stay in their order, as the
-// clock stands still but where a test moves it.
+// stable numbers the values that differ from run to run. Times keep their order, as
+// only the test moves the clock.
 func (c *script) stable(s string) string {
 	s = measured.ReplaceAllString(s, `"$1": <n>`)
 	return unstable.ReplaceAllStringFunc(s, func(m string) string {

@@ -58,7 +58,7 @@ func (l *lines) Append(dst []byte, e sandbox.Event) ([]byte, error) {
 		return dst, nil
 	}
 	if e.Truncated {
-		// The protocol has no word for it, and silence would be a lie.
+		// The protocol cannot express lost output, and silence would mislead.
 		dst = l.Release(dst)
 		dst = l.stderr.append(dst, sandbox.Stderr, fmt.Appendf(nil, "[cay: %d bytes of output are no longer kept]\n", e.Cursor-l.cursor), true)
 		l.cursor = e.Cursor
@@ -122,8 +122,8 @@ type text struct {
 	held []byte // the first bytes of a character
 }
 
-// append appends a line with the characters that p completes. With last, no more
-// bytes come.
+// append appends a line with the characters that p completes. last means that no
+// more bytes follow.
 func (t *text) append(dst []byte, stream sandbox.Stream, p []byte, last bool) []byte {
 	if len(t.held) > 0 {
 		p = append(t.held, p...)

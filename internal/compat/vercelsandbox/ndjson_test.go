@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// decodeLines returns what clients make of lines: the output by stream. Every
-// line must be one of output, and ASCII.
+// decodeLines decodes lines as clients do: the output by stream. Every line
+// must be a line of output, and ASCII.
 func decodeLines(t interface{ Fatalf(string, ...any) }, b []byte) map[string]string {
 	out := map[string]string{}
 	for line := range bytes.Lines(b) {
@@ -34,13 +34,14 @@ func decodeLines(t interface{ Fatalf(string, ...any) }, b []byte) map[string]str
 	return out
 }
 
-// whole is the text that bytes stand for.
+// whole returns the text of all bytes together.
 func whole(b []byte) string { return string([]rune(string(b))) }
 
 // However a command's output is divided into pieces, the text is the same.
 func TestLines_AnyPieces(t *testing.T) {
 	t.Parallel()
-	// Bytes that make, break and end characters are more telling than any.
+	// Bytes that begin, continue and break characters are more telling than
+	// random ones.
 	b := rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("a\"\\\n\x00\x1b\x7f\x80\x85\xbf\xc2\xc3\xe2\x80\xa8\xed\xa0\xef\xbf\xbd\xf0\x9f\x98\x80\xf4\x90\xff")))
 	seedtest.Check(t, func(t *rapid.T) {
 		l := &lines{output: true}

@@ -64,21 +64,21 @@ type NetworkResponse struct {
 	ForwardRules   []ForwardRule       `json:"forwardRules,omitempty"`
 }
 
-// InjectionRule tells the names of the headers that a rule sets; never their values.
+// InjectionRule has the names of the headers that a rule sets, never their values.
 type InjectionRule struct {
 	Domain      string   `json:"domain"`
 	HeaderNames []string `json:"headerNames"`
 	Match       *Match   `json:"match,omitempty"`
 }
 
-// ForwardRule is a rule that sends requests elsewhere.
+// ForwardRule is a rule that forwards requests.
 type ForwardRule struct {
 	Domain     string `json:"domain"`
 	ForwardURL string `json:"forwardURL"`
 	Match      *Match `json:"match,omitempty"`
 }
 
-// Match says which requests a rule is for.
+// Match selects the requests that a rule applies to.
 type Match struct {
 	Path        *TextMatch   `json:"path,omitempty"`
 	Method      []string     `json:"method,omitempty"`
@@ -86,21 +86,21 @@ type Match struct {
 	Headers     []FieldMatch `json:"headers,omitempty"`
 }
 
-// FieldMatch is for a query parameter or a header.
+// FieldMatch matches a query parameter or a header.
 type FieldMatch struct {
 	Key   *TextMatch `json:"key,omitempty"`
 	Value *TextMatch `json:"value,omitempty"`
 }
 
-// TextMatch compares a text with the one field that is set.
+// TextMatch compares a text. One field is set.
 type TextMatch struct {
 	Exact      *string `json:"exact,omitempty"`
 	StartsWith *string `json:"startsWith,omitempty"`
 	Regex      *string `json:"regex,omitempty"` // RE2
 }
 
-// NetworkToResponse writes a policy for a response. Rules that answer or deny,
-// ports, limits and strictness have no form there; their names stay in
+// NetworkToResponse returns a policy in the form of responses. Rules that answer or
+// deny, ports, limits and strictness cannot be expressed; their names stay in
 // AllowedDomains.
 func NetworkToResponse(n sandbox.Network) NetworkResponse {
 	n = n.WithDefaults()
@@ -121,7 +121,7 @@ func NetworkToResponse(n sandbox.Network) NetworkResponse {
 	return r
 }
 
-// networkRequest is both forms of a request.
+// networkRequest has the fields of both forms of a request.
 type networkRequest struct {
 	Allow   *allowList `json:"allow"`
 	Subnets *subnets   `json:"subnets"`
@@ -193,7 +193,7 @@ func (l *allowList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	})
 }
 
-// headerList are headers in their order. Setting one again replaces it.
+// headerList are headers in their order. A repeated name replaces the earlier value.
 type headerList []header
 
 type header struct{ name, value string }
@@ -300,7 +300,7 @@ func (r *networkRequest) fromMode() (sandbox.Network, error) {
 		n.Allow = append(n.Allow, sandbox.Domain{Name: name})
 		at[strings.ToLower(name)] = i
 	}
-	// A name that only a rule has is allowed by that.
+	// A name that only a rule has is allowed by the rule.
 	add := func(name string, rule sandbox.Rule) {
 		key := strings.ToLower(name)
 		i, ok := at[key]

@@ -185,8 +185,8 @@ func TestNetwork_RoundTrip(t *testing.T) {
 	})
 }
 
-// representable leaves out what has no form in responses, and puts the rules of
-// each name into the one order that they have there.
+// representable leaves out what responses cannot express, and sorts the rules
+// of each name in the order of responses.
 func representable(n sandbox.Network) sandbox.Network {
 	n.Limits, n.Strict = sandbox.NetworkLimits{}, false
 	for i := range n.Allow {

@@ -22,8 +22,8 @@ const (
 	noteInteractivePort = "vercel.interactive_port" // one of the ports
 	// noteExpiration is set if the client did not set an expiration of snapshots.
 	noteExpiration = "vercel.snapshot_expiration"
-	// noteRun and noteStep are the step of a workflow that has created a sandbox. The
-	// inspector shows them.
+	// noteRun and noteStep identify the step of a workflow that has created a
+	// sandbox. The inspector shows them.
 	noteRun  = "workflow.run"
 	noteStep = "workflow.step"
 )
@@ -31,8 +31,8 @@ const (
 // defaultRegion is the region of all objects that were created without a region.
 const defaultRegion = "iad1"
 
-// Optional fields are pointers or empty values, left out and never null: clients
-// refuse null but where the type says so.
+// Optional fields are pointers or empty values, and are left out if empty, never
+// null: clients refuse null except where the type says so.
 
 // sessionObject is one run of a sandbox. In the older protocol it represents the
 // sandbox itself, and has the sandbox's id.
@@ -159,7 +159,7 @@ func paginate(count int, next string) pagination {
 	return p
 }
 
-// sessionObject writes a session of a sandbox.
+// sessionObject returns the JSON form of a session of a sandbox.
 func (h *handler) sessionObject(s *sandbox.Session, sb *sandbox.Sandbox) sessionObject {
 	o := sessionObject{
 		ID: s.ID, Status: sessionStatus(s.Status), Memory: s.MemoryMB, VCPUs: s.VCPUs, Timeout: inMS(s.Timeout),
@@ -188,7 +188,8 @@ func (h *handler) sessionObject(s *sandbox.Session, sb *sandbox.Sandbox) session
 	return o
 }
 
-// sandboxObject writes a sandbox as its next session will have it.
+// sandboxObject returns the JSON form of a sandbox, with the settings of its next
+// session.
 func (h *handler) sandboxObject(ctx context.Context, sb *sandbox.Sandbox) (sandboxObject, error) {
 	o := newSandboxObject(sb)
 	for at, m := range o.Mounts {
@@ -243,7 +244,8 @@ func newSandboxObject(sb *sandbox.Sandbox) sandboxObject {
 	return o
 }
 
-// routeObjects writes a sandbox's ports. The one for terminals is the system's.
+// routeObjects returns the JSON form of a sandbox's ports. The port for terminals is
+// a system port.
 func routeObjects(sb *sandbox.Sandbox, system bool) []routeObject {
 	routes := []routeObject{}
 	interactive := interactivePort(sb)
@@ -287,7 +289,7 @@ func sessionStatus(s sandbox.Status) string {
 	return "stopped"
 }
 
-// sandboxStatus is one of the three statuses that every client knows.
+// sandboxStatus returns one of the three statuses that every client knows.
 func sandboxStatus(s sandbox.Status) string {
 	switch s {
 	case sandbox.Pending, sandbox.Resuming, sandbox.Running, sandbox.Paused:
@@ -315,7 +317,7 @@ func imageOf(sb *sandbox.Sandbox) string {
 	return repository(asked) + "@" + sb.Digest
 }
 
-// repository is an image reference without its tag or digest.
+// repository returns an image reference without its tag or digest.
 func repository(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {

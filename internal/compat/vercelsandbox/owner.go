@@ -18,8 +18,8 @@ type owner struct {
 	v1  bool
 }
 
-// ownerOf returns the owner that a request is about: routes of sessions call it
-// sid, those of the first version id. Errors: not_found.
+// ownerOf returns the owner in a request's path: routes of sessions name it sid,
+// routes of the first version id. Errors: not_found.
 func ownerOf(r *http.Request) (owner, error) {
 	if sid := r.PathValue("sid"); sid != "" {
 		if !strings.HasPrefix(sid, sessionPrefix) { // a sandbox would be found, too
@@ -34,7 +34,7 @@ func ownerOf(r *http.Request) (owner, error) {
 	return owner{ref: id, v1: true}, nil
 }
 
-// command describes a command. The first version does not say how long it took.
+// command returns the JSON form of a command. The first version has no duration.
 func (o owner) command(c *sandbox.Command) command {
 	out := command{ID: c.ID, Args: []string{}, Cwd: c.WorkDir, StartedAt: c.StartedAt.UnixMilli()}
 	argv := c.Argv
@@ -59,7 +59,7 @@ func (o owner) command(c *sandbox.Command) command {
 	return out
 }
 
-// ownedRoutes registers what is done in a session or a sandbox, below its path.
+// ownedRoutes registers the routes of a session or a sandbox, below its path.
 func (h *handler) ownedRoutes(on func(method, path string, serve api.Handler), owner string) {
 	on("POST", owner+"/cmd", h.handleStart)
 	on("GET", owner+"/cmd/{cmd}", h.handleGetCommand)

@@ -45,7 +45,7 @@ func (h *handler) paddedAs(w http.ResponseWriter, r *http.Request, success int, 
 	return nil
 }
 
-// padding keeps an answer alive that is not there yet.
+// padding keeps the connection of a slow answer alive.
 type padding struct {
 	end  context.CancelFunc
 	done sync.WaitGroup
@@ -80,8 +80,8 @@ func (h *handler) startPadding(w http.ResponseWriter, success int) *padding {
 				w.Header().Set("Content-Type", wire.TypeJSON)
 				w.WriteHeader(success)
 			}
-			// A client that does not read is not waited for long. Errors are its leaving,
-			// which ends the request's context.
+			// A client that does not read is cut off. Write errors mean that the client
+			// has left, which ends the request's context.
 			_ = rc.SetWriteDeadline(time.Now().Add(api.StallTimeout))
 			_, err := w.Write([]byte{' '})
 			if err == nil {
@@ -96,8 +96,8 @@ func (h *handler) startPadding(w http.ResponseWriter, success int) *padding {
 	return p
 }
 
-// stop ends the padding, and reports whether the headers were sent. It may be
-// called again.
+// stop ends the padding, and reports whether the headers were sent. It may be called
+// several times.
 func (p *padding) stop() (began bool) {
 	p.end()
 	p.done.Wait()

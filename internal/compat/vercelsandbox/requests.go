@@ -48,7 +48,7 @@ type mountAsk struct {
 	Mode  sandbox.MountMode `json:"mode"`
 }
 
-// createRequest makes a sandbox, as does a fork.
+// createRequest is the body of a request to create, or fork, a sandbox.
 type createRequest struct {
 	settings
 	ProjectID   string         `json:"projectId"`
@@ -62,7 +62,7 @@ type createRequest struct {
 	run, step string // of the workflow that sends the request, if one does
 }
 
-// Headers by which the preload names the step of a workflow that makes a call.
+// The headers in which the preload names the step of a workflow that makes a call.
 const (
 	runHeader  = "X-Cay-Workflow-Run"
 	stepHeader = "X-Cay-Workflow-Step"
@@ -71,8 +71,8 @@ const (
 // validStep matches the ids of runs and steps.
 var validStep = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`) })
 
-// readStep takes the step from the headers of a request. Nothing depends on it: ids that
-// are none are left out.
+// readStep reads the step from the headers of a request. Invalid ids are ignored, as
+// nothing depends on them.
 func (r *createRequest) readStep(h http.Header) {
 	if run, step := h.Get(runHeader), h.Get(stepHeader); validStep().MatchString(run) && validStep().MatchString(step) {
 		r.run, r.step = run, step
@@ -89,7 +89,8 @@ type sourceRequest struct {
 	SnapshotID string `json:"snapshotId"`
 }
 
-// annotateStep notes the step that makes a sandbox, instead of the one that made its source.
+// annotateStep records the step that creates a sandbox, instead of the step that created
+// its source.
 func (r *createRequest) annotateStep(notes map[string]string) {
 	delete(notes, noteRun)
 	delete(notes, noteStep)
@@ -126,7 +127,7 @@ func (s *settings) machine() (vcpus *float64, memoryMB *int64, err error) {
 	return vcpus, memoryMB, nil
 }
 
-// checkTimeout refuses what the services take for not given.
+// checkTimeout refuses values that the services would take for a missing timeout.
 func (s *settings) checkTimeout() error {
 	if s.Timeout != nil && *s.Timeout < sandbox.Duration(time.Second) {
 		return cay.Errorf(cay.Invalid, "timeout %d is less than 1000 ms", inMS(*s.Timeout))
@@ -307,7 +308,7 @@ func (h *handler) params(ctx context.Context, r *createRequest, byImage bool) (s
 	return p, nil
 }
 
-// set sets a field to a value that may not be given.
+// set sets a field to a value, unless that is nil.
 func set[T any](field, value *T) {
 	if value != nil {
 		*field = *value
@@ -361,7 +362,7 @@ func (h *handler) begin(ctx context.Context, r *createRequest, p *sandbox.Create
 	return nil
 }
 
-// cloneDir is the directory that git would clone a URL into.
+// cloneDir returns the directory that git would clone a URL into.
 func cloneDir(url string) string {
 	url, _, _ = strings.Cut(url, "?")
 	dir := strings.TrimSuffix(path.Base(strings.TrimRight(url, "/")), ".git")
@@ -382,7 +383,7 @@ var runtimesOfImages = map[string]string{
 	"node": "node24", "node:22": "node22", "node:24": "node24", "node:26": "node26",
 }
 
-// image makes an image reference, as a client gives it, the service's image or runtime.
+// image converts a client's image reference to the service's image or runtime.
 func (h *handler) image(ctx context.Context, ref string, p *sandbox.CreateParams) error {
 	if len(ref) > 255 {
 		return cay.Errorf(cay.Invalid, "image %.60q... is longer than 255 characters", ref)

@@ -4,12 +4,12 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// v1Host is the host at whose root clients find the older protocol. Elsewhere
-// that is where our own is.
+// v1Host is the host at whose root clients expect the older protocol. At other
+// hosts the root has our own API.
 const v1Host = "api.vercel.com"
 
-// Routes registers the protocol on mux: below /api, where most clients look, and
-// at the root.
+// Routes registers the protocol on mux: below /api, where most clients expect it,
+// and at the root.
 func Routes(mux *api.Mux, cfg Config) {
 	(&handler{Config: cfg}).register(mux)
 }
@@ -24,7 +24,8 @@ func (h *handler) register(mux *api.Mux) {
 	mux.HandlePublic("/api/", handleElsewhere)
 }
 
-// routes registers what is the same at every root. Words win over names.
+// routes registers the common routes of every root. Fixed words take precedence
+// over names.
 func (h *handler) routes(mux *api.Mux, base string) {
 	on := func(method, path string, serve api.Handler) {
 		mux.HandleIn(method+" "+base+path, h.handle(serve), writeError)

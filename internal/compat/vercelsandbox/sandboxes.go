@@ -67,7 +67,7 @@ func (h *handler) create(w http.ResponseWriter, r *http.Request, byImage bool) e
 	})
 }
 
-// createSandbox makes a sandbox in the project the request names.
+// createSandbox creates a sandbox in the request's project.
 func (h *handler) createSandbox(ctx context.Context, q *createRequest, byImage bool) (*sandbox.Sandbox, error) {
 	ctx, err := h.inProject(ctx, q.ProjectID)
 	if err != nil {
@@ -94,7 +94,8 @@ func (h *handler) notMade(ctx context.Context, q *createRequest, snapshot string
 	case cay.Invalid:
 		return h.timeoutRefused(q.Timeout, err)
 	case cay.Unavailable:
-		// Clients would ask again, for half a minute, for what is not to be had.
+		// Clients would retry for half a minute for a source that cannot be
+		// fetched.
 		if q.Source != nil && strings.HasPrefix(err.Error(), "source: ") {
 			return shaped(http.StatusBadRequest, codeBadRequest, err)
 		}
@@ -102,8 +103,8 @@ func (h *handler) notMade(ctx context.Context, q *createRequest, snapshot string
 	return err
 }
 
-// snapshotGone shapes the error of a call that needs a snapshot, if that was
-// there once.
+// snapshotGone shapes the error of a call that needs a snapshot, if the
+// snapshot existed once.
 func (h *handler) snapshotGone(ctx context.Context, id string, err error) error {
 	if id == "" || cay.CodeOf(err) != cay.NotFound {
 		return err
@@ -114,8 +115,8 @@ func (h *handler) snapshotGone(ctx context.Context, id string, err error) error 
 	return err
 }
 
-// timeoutRefused shapes the error of a call that asks for a timeout, if that is
-// more than the operator's maximum.
+// timeoutRefused shapes the error of a call whose timeout exceeds the
+// operator's maximum.
 func (h *handler) timeoutRefused(d *sandbox.Duration, err error) error {
 	if d != nil && cay.CodeOf(err) == cay.Invalid && h.MaxTimeout > 0 && *d > sandbox.Duration(h.MaxTimeout) {
 		return shaped(http.StatusBadRequest, codeTimeoutInvalid, err)
@@ -123,7 +124,7 @@ func (h *handler) timeoutRefused(d *sandbox.Duration, err error) error {
 	return err
 }
 
-// The orders and statuses of lists as clients name them.
+// The clients' names of the orders and statuses of lists.
 var (
 	sandboxOrders = map[string]sandbox.Order{
 		"": sandbox.ByCreation, "createdAt": sandbox.ByCreation, "name": sandbox.ByName,

@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay/internal/api"
 )
 
-// scope returns the request's context, speaking for the team and the project
-// that its query names, by their ids or their names. Without a team it is the
-// token's. Errors: permission_denied (another team), not_found (project).
+// scope returns the request's context, acting for the team and the project in its
+// query, which are ids or names. Without a team it is the token's team. Errors:
+// permission_denied (another team), not_found (project).
 func (h *handler) scope(r *http.Request) (context.Context, error) {
 	ctx := r.Context()
 	q, err := url.ParseQuery(r.URL.RawQuery)
@@ -61,8 +61,8 @@ func (h *handler) team(ctx context.Context, p api.Principal, team string) (strin
 	return "", cay.Errorf(cay.PermissionDenied, "this token cannot speak for team %.100q", team)
 }
 
-// inProject returns a context that speaks for one project of the team, given by
-// its id or its name; ctx itself if it is empty. Errors: not_found.
+// inProject returns a context that acts for one project of the team, given by its
+// id or its name; ctx itself if project is empty. Errors: not_found.
 func (h *handler) inProject(ctx context.Context, project string) (context.Context, error) {
 	if project == "" {
 		return ctx, nil
@@ -107,7 +107,7 @@ func (h *handler) project(ctx context.Context, project string) (string, error) {
 	return found.ID, nil
 }
 
-// find returns the first of a list that is wanted, nil if none is.
+// find returns the first wanted item of a list, nil if there is none.
 func find[T any](ctx context.Context, list func(context.Context, account.ListParams) (*account.Page[T], error), wanted func(T) bool) (*T, error) {
 	var p account.ListParams
 	for p.Limit = 200; ; {

@@ -71,22 +71,23 @@ type Accounts interface {
 type Config struct {
 	Sandboxes Sandboxes
 	Accounts  Accounts
-	// HasImage reports whether the image store has an image of that very reference.
+	// HasImage reports whether the image store has an image with exactly that
+	// reference.
 	HasImage func(ctx context.Context, reference string) (bool, error)
-	// Sign seals a short text for a URL, and Open gives it back: of terminals.
+	// Sign signs a short text for the URL of a terminal, and Open returns the text.
 	Sign func(purpose string, text []byte) string
 	Open func(purpose, signed string) ([]byte, error)
-	// PublicURL is where clients reach the daemon, without a slash at its end.
-	// Empty: where they say that they do.
+	// PublicURL is the public URL of the daemon, without a slash at its end. Empty
+	// means the URL of each request.
 	PublicURL string
 	// Gateway returns the URL at which the sender of a request reaches the daemon's AI
-	// gateway. Errors: not_found (it is off), invalid (the sender cannot reach it).
-	// Nil: it is not known.
+	// gateway. Errors: not_found (the gateway is off), invalid (the sender cannot
+	// reach it). Nil: the URL is unknown.
 	Gateway func(r *http.Request) (string, error)
-	// MaxTimeout is the longest a session may last. 0: not known.
+	// MaxTimeout is the longest time that a session may last. 0 means unknown.
 	MaxTimeout time.Duration
-	// HeaderDelay is how long an answer may take before its headers are sent
-	// ahead of it. 0: 20 s.
+	// HeaderDelay is how long an answer may take before its headers are sent ahead of
+	// it. 0 means 20 s.
 	HeaderDelay time.Duration
 	Logger      *slog.Logger
 }

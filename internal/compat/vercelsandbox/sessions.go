@@ -116,7 +116,7 @@ func (h *handler) handleNetworkPolicy(w http.ResponseWriter, r *http.Request) er
 	return writeJSON(w, http.StatusOK, sessionOnly{*o})
 }
 
-// setNetwork makes the request's body the policy of a session that runs.
+// setNetwork applies the policy in the request's body to a running session.
 func (h *handler) setNetwork(w http.ResponseWriter, r *http.Request, session string) (*sessionObject, error) {
 	n, err := readPolicy(w, r)
 	if err != nil {
@@ -149,9 +149,9 @@ func (h *handler) handleExtend(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, sessionOnly{*o})
 }
 
-// terminalExtension is by how much a client with a terminal extends its session,
-// again and again. It dies of any error, and of a success that extends nothing it
-// asks for more at once.
+// terminalExtension is the extension that a client with a terminal requests, again
+// and again. The client fails on any error, and after a success that extends
+// nothing it sends the next request at once.
 const terminalExtension = 5 * time.Minute
 
 // extend lets a session run for longer.

@@ -24,7 +24,7 @@ func (h *handler) handleSnapshotWeek(w http.ResponseWriter, r *http.Request) err
 }
 
 // snapshot saves a session and ends it. byDefault is how long the snapshot is kept
-// if neither the request nor the sandbox says; nil: as the daemon does.
+// if neither the request nor the sandbox says; nil means the daemon's default.
 func (h *handler) snapshot(w http.ResponseWriter, r *http.Request, byDefault *sandbox.Duration) error {
 	expiration, err := readExpiration(w, r)
 	if err != nil {
@@ -110,13 +110,13 @@ func (h *handler) handleDeleteSnapshot(w http.ResponseWriter, r *http.Request) e
 	return writeJSON(w, http.StatusOK, snapshotOnly{newSnapshotObject(snap)})
 }
 
-// deleteSnapshot deletes a snapshot even if a sandbox needs it to be resumed,
-// which is then told so.
+// deleteSnapshot deletes a snapshot even if a sandbox needs it for its next
+// resume, which then fails with an error that says so.
 func (h *handler) deleteSnapshot(r *http.Request) (*sandbox.Snapshot, error) {
 	return h.Sandboxes.DeleteSnapshot(r.Context(), r.PathValue("snapshot"), sandbox.DeleteSnapshotParams{Force: true})
 }
 
-// treeNode is a snapshot and the newest others of the same parent.
+// treeNode is a snapshot with the newest other snapshots of the same parent.
 type treeNode struct {
 	Snapshot snapshotObject   `json:"snapshot"`
 	Siblings []snapshotObject `json:"siblings"`

@@ -23,8 +23,8 @@ import (
 // after SIGKILL.
 const hangUpPatience = 10 * time.Second
 
-// handleInteractive answers with where, and with what ticket, a terminal of the
-// session can be opened: at the same path, over a WebSocket.
+// handleInteractive answers with the URL and the ticket with which a terminal of
+// the session can be opened: the URL is a WebSocket at the same path.
 func (h *handler) handleInteractive(w http.ResponseWriter, r *http.Request) error {
 	o, err := ownerOf(r)
 	if err != nil {
@@ -54,8 +54,8 @@ func (h *handler) socketURL(r *http.Request) string {
 	return "ws" + strings.TrimPrefix(h.address(r), "http") + r.URL.EscapedPath()
 }
 
-// handleTerminal runs one command on a terminal that is the WebSocket: its first
-// message says which. The command ends with the connection.
+// handleTerminal runs a command on a terminal over a WebSocket; the first
+// message names the command. The command ends with the connection.
 func (h *handler) handleTerminal(w http.ResponseWriter, r *http.Request) error {
 	o, err := ownerOf(r)
 	if err != nil {
@@ -99,7 +99,7 @@ type terminal struct {
 	command string // its id
 }
 
-// message is a text message: a client's start and resize, and our exit.
+// message is a text message: a client's start or resize, or our exit.
 type message struct {
 	Type    string   `json:"type"`
 	Command string   `json:"command,omitempty"`
@@ -151,7 +151,8 @@ func (m message) window() (sandbox.WindowSize, error) {
 }
 
 // run connects the client with the command until both have ended. The end of the
-// connection hangs the terminal up; when nothing helps, giveUp ends ctx.
+// connection hangs the terminal up; if the command still does not end, giveUp
+// ends ctx.
 func (t *terminal) run(ctx context.Context, giveUp context.CancelFunc, out sandbox.Output) {
 	first, err := out.Next()
 	if err != nil {
@@ -232,9 +233,9 @@ func (t *terminal) control(ctx context.Context, b []byte) error {
 	return nil // exited meanwhile, which is shown
 }
 
-// hangUp ends the command, which has lost its terminal. It returns when it is
-// over, or nothing helps. Signals that cannot be sent find it over, or its
-// sandbox.
+// hangUp ends the command, which has lost its terminal. It returns when the
+// command has exited, or does not react. If a signal cannot be sent, the command
+// or its sandbox has ended.
 func (t *terminal) hangUp(ctx context.Context, over <-chan struct{}) {
 	_ = t.svc.Signal(ctx, t.session, t.command, sandbox.Signal(syscall.SIGHUP))
 	_ = t.svc.Signal(ctx, t.session, t.command, sandbox.Signal(syscall.SIGCONT)) // a stopped one sees the other then
@@ -250,8 +251,8 @@ func (t *terminal) hangUp(ctx context.Context, over <-chan struct{}) {
 	}
 }
 
-// fail shows why there is no command any more. The client takes a close without
-// an exit for success.
+// fail shows why the command has ended. The client takes a close without an exit
+// for success.
 func (t *terminal) fail(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return // nobody is there
@@ -267,7 +268,7 @@ func (t *terminal) fail(ctx context.Context, err error) {
 	}
 }
 
-// exit tells the command's exit code and closes the connection.
+// exit sends the command's exit code and closes the connection.
 func (t *terminal) exit(ctx context.Context, code int) {
 	b, err := json.Marshal(message{Type: "exit", Code: &code})
 	if err == nil && t.Say(ctx, b) == nil {

@@ -22,7 +22,7 @@ type tty struct {
 	seen []byte // shown, and not asked for yet
 }
 
-// interactive asks for a terminal, and returns its URL with the token in it.
+// interactive requests a terminal, and returns its URL with the token in it.
 func (w *work) interactive() string {
 	w.t.Helper()
 	_, got := w.do("POST", w.of("/interactive"), "{}")
@@ -159,7 +159,8 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// Without a size, and with one of a client that is on no terminal, it is 80x24.
+// Without a size, and with the zero size of a client without a terminal, the size is
+// 80x24.
 func TestTerminal_Size(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
@@ -210,7 +211,7 @@ func TestTerminal_Tickets(t *testing.T) {
 		t.Errorf("once more: %d", status)
 	}
 	w.refused("POST", w.of("/interactive"), "{}", 404, "not_found", "Authorization", "Bearer tok_b1")
-	// A page of another origin has no use for a ticket, either.
+	// A page of another origin cannot use a ticket, either.
 	_, resp, err := websocket.Dial(t.Context(), w.interactive(), &websocket.DialOptions{HTTPClient: w.client, HTTPHeader: http.Header{"Origin": {"https://evil.example"}}})
 	if err == nil || resp == nil || resp.StatusCode != http.StatusForbidden {
 		t.Errorf("another origin: %v, %v", resp, err)
@@ -270,7 +271,7 @@ func TestTerminal_Failures(t *testing.T) {
 	w.ended() // terminals of disconnected clients have been hung up
 }
 
-// A terminal whose connection is lost hangs up; a command that takes no notice is killed.
+// A terminal whose connection is lost gets a hangup; a command that ignores it is killed.
 func TestTerminal_HangUp(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)
@@ -294,7 +295,7 @@ func TestTerminal_HangUp(t *testing.T) {
 	}
 }
 
-// Each has its own; what one types no other sees.
+// Each terminal has its own input and output.
 func TestTerminal_Several(t *testing.T) {
 	t.Parallel()
 	w := startWork(t)

@@ -21,7 +21,8 @@ const (
 	ticketPurpose = "vercel terminal"
 )
 
-// ticket lets its holder, who shows nothing else, open one terminal in a session.
+// ticket lets its holder open one terminal in a session, without any other
+// credential.
 type ticket struct {
 	Session   string        `json:"session"`
 	Principal api.Principal `json:"principal"` // who asked for it
@@ -30,7 +31,7 @@ type ticket struct {
 	ID        string        `json:"id"`
 }
 
-// tickets issues tickets and takes each once.
+// tickets issues tickets and accepts each ticket once.
 type tickets struct {
 	mu      sync.Mutex // guards what follows
 	process string

@@ -45,7 +45,7 @@ func (h *handler) handleV1Create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q.readStep(r.Header)
-	// Names and what goes with them came later.
+	// The older protocol has no names, nor the settings that came with names.
 	q.Name, q.Persistent, q.KeepLastSnapshots, q.Mounts = "", new(false), nil, nil
 	return h.padded(w, r, func(ctx context.Context) (int, any, error) {
 		sb, err := h.createSandbox(ctx, &q, false)
@@ -60,7 +60,7 @@ func (h *handler) handleV1Create(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// v1WithRoutes is a sandbox with where its ports are.
+// v1WithRoutes is a sandbox with the URLs of its ports.
 type v1WithRoutes struct {
 	v1Sandbox
 	Routes []routeObject `json:"routes"`

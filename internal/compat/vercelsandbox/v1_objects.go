@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// v1Snapshot is a snapshot that knows of no sessions.
+// v1Snapshot is a snapshot without sessions.
 type v1Snapshot struct {
 	ID              string `json:"id"`
 	SourceSandboxID string `json:"sourceSandboxId"`
@@ -28,7 +28,8 @@ func newV1Snapshot(s *sandbox.Snapshot) v1Snapshot {
 	}
 }
 
-// v1Object writes a sandbox as its session, under its own id.
+// v1Object returns the JSON form of a sandbox: its session, under the sandbox's
+// id.
 func (h *handler) v1Object(s *sandbox.Session, sb *sandbox.Sandbox) sessionObject {
 	o := h.sessionObject(s, sb)
 	o.ID = sb.ID

@@ -36,7 +36,7 @@ func startWork(t *testing.T, change ...func(*Config)) *work {
 	return w
 }
 
-// terminals returns how many are open in the session.
+// terminals returns how many terminals are open in the session.
 func (w *work) terminals() int { return w.h.terminals.of(w.sandbox.SessionID) }
 
 // of returns a path below the sandbox's session, v1 a path below the sandbox.
@@ -122,7 +122,7 @@ func (w *work) id(answer string) string {
 	return a.Command.ID
 }
 
-// shell is the body that starts a script, with more members.
+// shell returns the body that starts a script, with more members.
 func shell(script, more string) string {
 	return `{"command":"sh","args":["-c",` + quoted(script) + `]` + more + `}`
 }
@@ -135,7 +135,8 @@ func quoted(s string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// command is the golden text of a shell script as the session's routes show it.
+// command returns the golden text of a shell script in answers of the session's
+// routes.
 func (w *work) command(script, exitCode, more string) string {
 	return `{"command":{"id":"ID","name":"sh","args":["-c",` + quoted(script) + `],"cwd":"/w","sessionId":"` + w.sandbox.SessionID +
 		`","exitCode":` + exitCode + `,"startedAt":N` + more + `}}`
@@ -177,7 +178,7 @@ func (w *work) stream(ctx context.Context, method, path, body string) *stream {
 	return &stream{w, bufio.NewReader(resp.Body), resp}
 }
 
-// want reads lines that must be like golden ones.
+// want reads lines that must match golden ones.
 func (s *stream) want(golden ...string) string {
 	s.w.t.Helper()
 	var all strings.Builder

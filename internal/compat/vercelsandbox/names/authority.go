@@ -36,11 +36,12 @@ const (
 	bundleFile = "bundle.pem"
 )
 
-// permitted are the domains that an authority may vouch for, with all below them.
+// permitted are the domains that an authority may certify, with all names below
+// them.
 var permitted = []string{apiDomain, PreviewDomain, Gateway, Workflow, QueueDomain}
 
-// Authority is a certificate authority for the names, and for no others: its own
-// certificate says so, in a way that clients enforce.
+// Authority is a certificate authority for these names only: its own certificate
+// has name constraints, which clients enforce.
 type Authority struct {
 	dir  string
 	cert *x509.Certificate
@@ -69,7 +70,7 @@ func OpenAuthority(dir string) (*Authority, error) {
 	return a, nil
 }
 
-// File is where the authority's certificate is, for clients to trust.
+// File returns the path of the authority's certificate, for clients to trust.
 func (a *Authority) File() string { return a.path(certFile) }
 
 func (a *Authority) path(name string) string { return filepath.Join(a.dir, name) }
@@ -101,21 +102,22 @@ func (a *Authority) create() error {
 	if err != nil {
 		return err
 	}
-	// The key comes last: where it is, all is.
+	// Write the key last: if it exists, all files exist.
 	if err := a.write(certFile, 0o644, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})); err != nil {
 		return err
 	}
 	return a.write(keyFile, 0o600, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-// WriteBundle writes a file of the authority and others, in PEM, for programs that
-// trust only what is in one file. It returns where that is.
+// WriteBundle writes a PEM file of the authority and other certificates, for
+// programs that read their trusted certificates from one file. It returns the
+// file's path.
 func (a *Authority) WriteBundle(others []byte) (string, error) {
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 	return a.path(bundleFile), a.write(bundleFile, 0o644, append(own, others...))
 }
 
-// write puts a whole file in place, or none.
+// write writes a file atomically.
 func (a *Authority) write(name string, mode fs.FileMode, text []byte) error {
 	f, err := os.CreateTemp(a.dir, "."+name+"-*")
 	if err != nil {

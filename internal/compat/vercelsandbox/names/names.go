@@ -35,7 +35,7 @@ import (
 // PreviewDomain is the domain that clients expect previews to be below.
 const PreviewDomain = "vercel.run"
 
-// Gateway is the name by which the daemon's AI gateway is addressed.
+// Gateway is the host name of the daemon's AI gateway.
 const Gateway = "ai-gateway.vercel.sh"
 
 // Workflow is the host name for the events of the Workflow SDK. QueueDomain is the
@@ -45,7 +45,7 @@ const (
 	QueueDomain = "vercel-queue.com"
 )
 
-// Hosts are the other names, by which the daemon's API is addressed.
+// Hosts are the other host names, which lead to the daemon's API.
 var Hosts = []string{apiDomain, apiName, issuerName, Workflow}
 
 const (
@@ -66,7 +66,7 @@ type Server struct {
 	slots     chan struct{} // one for each request in progress
 }
 
-// upstream is the key of a request's context for the URL to send it to.
+// upstream is the context key for the URL of a request's upstream.
 type upstream struct{}
 
 // New returns a front of the daemon at a URL. gateway returns the URL of the daemon's
@@ -147,7 +147,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	case name == apiName:
-		// Below the root are routes of another API of the daemon.
+		// Below the root are the routes of another API of the daemon.
 		below(r.URL, "/api")
 	case name == Workflow:
 		below(r.URL, "/vercel/workflow")
@@ -161,7 +161,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), upstream{}, to)))
 }
 
-// below puts a prefix in front of the path of a URL.
+// below prepends a prefix to the path of a URL.
 func below(u *url.URL, prefix string) {
 	u.Path = prefix + u.Path
 	if u.RawPath != "" {
@@ -169,7 +169,7 @@ func below(u *url.URL, prefix string) {
 	}
 }
 
-// served reports whether the daemon has something for a path of vercel.com.
+// served reports whether the daemon serves a path of vercel.com.
 func served(path string) bool {
 	for _, prefix := range []string{"/api/", "/.well-known/", "/oauth/"} {
 		if strings.HasPrefix(path, prefix) {
@@ -209,7 +209,7 @@ func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	answer(w, http.StatusBadGateway, "unavailable", "the cay daemon does not answer: "+err.Error())
 }
 
-// answer writes an error in the shape the clients know.
+// answer writes an error in the shape that the clients know.
 func answer(w http.ResponseWriter, status int, code, message string) {
 	var body struct {
 		Error struct {

@@ -232,7 +232,7 @@ func TestServer_below(t *testing.T) {
 	}
 }
 
-// Lines of a stream come when they are sent, and WebSockets pass.
+// Lines of a stream arrive when they are sent, and WebSockets pass.
 func TestServer_streams(t *testing.T) {
 	t.Parallel()
 	second := make(chan struct{}, 1)
@@ -290,7 +290,7 @@ func TestServer_streams(t *testing.T) {
 	_ = c.CloseNow()
 }
 
-// ask is a program for Node that asks for URLs, of hosts that are all at $FRONT.
+// ask is a program for Node that requests URLs of hosts that are all at $FRONT.
 const ask = `
 const https = require('node:https');
 const [host, port] = process.env.FRONT.split(':');
@@ -300,7 +300,7 @@ for (const url of process.argv.slice(1)) {
 }
 `
 
-// The clients' own TLS takes the certificates, and for the names alone.
+// The clients' own TLS accepts the certificates, but only for these names.
 func TestServer_clients(t *testing.T) {
 	t.Parallel()
 	f := serve(t, "", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "hello of %s", r.Host) })
@@ -340,7 +340,7 @@ r = http.client.HTTPResponse(s); r.begin(); print(r.read().decode())`}, []string
 	}
 }
 
-// A daemon that is away is no reason to hang, nor to look as if all were well.
+// A daemon that is down causes neither a hang nor an answer of success.
 func TestServer_daemonAway(t *testing.T) {
 	t.Parallel()
 	f := serve(t, "", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
@@ -434,7 +434,7 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
-// An authority that may not vouch for all names would have clients refuse every one.
+// Clients would refuse all names if the authority could not certify every one of them.
 func TestAuthority_older(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

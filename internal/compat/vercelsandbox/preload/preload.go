@@ -19,26 +19,26 @@ var mainPart string
 // declarations of workflow.mjs that preload.mjs uses must come before it.
 var module = workflowPart + "\n" + mainPart
 
-// Sitecustomize is the Python module. It is found by its name, sitecustomize.py,
-// in a directory on PYTHONPATH.
+// Sitecustomize is the Python module. Python finds it by its name,
+// sitecustomize.py, in a directory on PYTHONPATH.
 //
 //go:embed sitecustomize.py
 var Sitecustomize string
 
-// Module returns the module for Node, to be named with --import. It speaks to the
-// daemon at $CAY_VERCEL_URL, else at url, else at $CAY_URL; and to the AI gateway at
+// Module returns the module for Node, to be named with --import. It uses the daemon
+// at $CAY_VERCEL_URL, else at url, else at $CAY_URL; and the AI gateway at
 // $CAY_VERCEL_GATEWAY_URL, else at gateway, else at $CAY_GATEWAY_URL. A gateway may
-// be Off. Empty ones are not written into the module.
+// be Off. Empty values are not written into the module.
 func Module(url, gateway string) string {
 	return write(write(module, "written", url), "writtenGateway", gateway)
 }
 
-// Off in place of the address of a gateway says that the daemon has none.
+// Off replaces the address of a gateway if the daemon has no gateway.
 const Off = "off"
 
-// write sets a constant of the module that is empty there.
+// write sets a constant of the module that is empty in the source.
 func write(module, constant, value string) string {
-	// JSON is JavaScript. It is not HTML, but Go escapes for that as well.
+	// JSON is valid JavaScript. Go also escapes for HTML, which does no harm.
 	text, err := json.Marshal(value)
 	if err != nil {
 		panic("preload: text does not encode: " + err.Error())

@@ -39,8 +39,8 @@ func program(t *testing.T, env []string, name string, args ...string) (stdout, s
 	return out.String(), errs.String(), err
 }
 
-// node runs a script of testdata with modules loaded before it, and decodes the
-// JSON it prints.
+// node runs a script of testdata with modules loaded before it, and decodes its
+// JSON output.
 func node(t *testing.T, env, modules []string, script string, args []string, out any) {
 	t.Helper()
 	var argv []string
@@ -66,7 +66,7 @@ func fileURL(t *testing.T, path string) string {
 	return (&url.URL{Scheme: "file", Path: abs}).String()
 }
 
-// written is the module, in a file.
+// written returns the path of a file with the module.
 func written(t *testing.T, address string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "preload.mjs")
@@ -76,7 +76,7 @@ func written(t *testing.T, address string) string {
 	return path
 }
 
-// These names lead to the daemon, and no others.
+// Only these names lead to the daemon.
 func TestModule_names(t *testing.T) {
 	t.Parallel()
 	const daemon, gateway = "https://cay.example:7443", "https://models.example:7444"
@@ -198,8 +198,7 @@ func TestModule_names(t *testing.T) {
 	}
 }
 
-// Every way of Node's to a server works, with a daemon that serves TLS and with
-// one that does not.
+// All of Node's APIs for requests reach the daemon, with TLS and without.
 func TestModule_calls(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(http.Handler) *httptest.Server{"HTTP": httptest.NewServer, "HTTPS": httptest.NewTLSServer} {
@@ -266,7 +265,7 @@ func daemon(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Which address counts, and what is none.
+// The order of addresses, and invalid addresses.
 func TestModule_address(t *testing.T) {
 	t.Parallel()
 	const ask = `--eval=fetch("https://vercel.com/api/x").then((r) => console.log(r.called))`
@@ -372,7 +371,7 @@ class AsyncSandboxOpsClient(SyncSandboxOpsClient):
 	"other/sitecustomize.py": "import sys; sys.other_ran = __file__\n",
 }
 
-// python runs a program with the module and the files above on its path.
+// python runs a program with the module and pythonFiles on its path.
 func python(t *testing.T, env []string, text string) (stdout, stderr string, err error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -407,7 +406,7 @@ print(sys.other_ran == sys.modules["sitecustomize"].__file__)
 	if want := strings.Join([]string{base, base, base, "own"}, " ") + "\nTrue\n"; stdout != want || err != nil {
 		t.Errorf("got %q, %v, want %q\n%s", stdout, err, want, stderr)
 	}
-	// Without an address nothing may go to where the client would send it.
+	// Without an address no request may go to the client's default host.
 	_, stderr, err = python(t, nil, "import vercel.sandbox._internal.options")
 	if err == nil || !strings.Contains(stderr, "CAY_VERCEL_URL is ''") {
 		t.Errorf("without an address: %v\n%s", err, stderr)

@@ -22,14 +22,14 @@ import (
 // patience bounds each wait, on a busy machine.
 const patience = time.Minute
 
-// told is one request that a daemon got about a deployment.
+// told is a request about a deployment that a daemon received.
 type told struct {
 	Method, Path, Query, Bearer string
 	URL, Secret                 string // of its body
 	Working                     []string
 }
 
-// daemonOf records what apps tell it. answer, if it is not nil, answers instead.
+// daemonOf records the apps' requests. answer, if not nil, answers instead.
 func daemonOf(t *testing.T, answer http.HandlerFunc) (*httptest.Server, <-chan told) {
 	t.Helper()
 	calls := make(chan told, 64)
@@ -53,7 +53,7 @@ func daemonOf(t *testing.T, answer http.HandlerFunc) (*httptest.Server, <-chan t
 	return s, calls
 }
 
-// event is a line that testdata/app.mjs prints.
+// event is a line of output of testdata/app.mjs.
 type event struct {
 	Event, URL, Secret string
 }
@@ -137,7 +137,7 @@ func next[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// listening returns where an app listens, after any other events.
+// listening returns the address of an app, after any other events.
 func (a *app) listening(t *testing.T) event {
 	t.Helper()
 	for {
@@ -149,8 +149,8 @@ func (a *app) listening(t *testing.T) event {
 
 var workflows = []string{"WORKFLOW_TARGET_WORLD=vercel", "VERCEL_DEPLOYMENT_ID=dpl 1"}
 
-// An app that listens is known to the daemon, and stays so: when it moves, when the
-// daemon's connections end, and when it goes.
+// The daemon knows an app that listens: also after the app moves, the daemon's
+// connections end, and the app restarts.
 func TestModule_registers(t *testing.T) {
 	t.Parallel()
 	d, calls := daemonOf(t, nil)
@@ -185,7 +185,8 @@ func TestModule_registers(t *testing.T) {
 	}
 }
 
-// The daemon alone delivers, however the routes are spelled; all else is open.
+// Only the daemon can deliver, however the routes are spelled; all other routes are
+// open.
 func TestModule_secret(t *testing.T) {
 	t.Parallel()
 	d, calls := daemonOf(t, nil)
@@ -278,7 +279,7 @@ func TestModule_otherServer(t *testing.T) {
 	}
 }
 
-// A server that cannot tell yet is asked until it can.
+// A server that is still starting is asked until it can answer.
 func TestModule_starting(t *testing.T) {
 	t.Parallel()
 	d, calls := daemonOf(t, nil)
@@ -288,7 +289,7 @@ func TestModule_starting(t *testing.T) {
 	}
 }
 
-// Processes that are not to take deliveries are left alone.
+// Processes without a deployment are left alone.
 func TestModule_noDeployment(t *testing.T) {
 	t.Parallel()
 	for name, env := range map[string][]string{
@@ -361,8 +362,8 @@ func TestModule_working(t *testing.T) {
 	again("msg_3")
 }
 
-// Processes that share a server share the secret, and one that ends does not take the
-// others' address with it.
+// Processes that share a server share the secret; when one of them ends, the others stay
+// registered.
 func TestModule_cluster(t *testing.T) {
 	t.Parallel()
 	d, calls := daemonOf(t, nil)
