@@ -100,8 +100,8 @@ type flowRequest struct {
 	Steps int    `json:"steps,omitempty"`
 }
 
-// flowAnswer has the durations in milliseconds: one for each repetition of "one_step"
-// and "resume".
+// flowAnswer has the durations in milliseconds, with an element for each repetition
+// of "one_step" and "resume".
 type flowAnswer struct {
 	Ready   bool      `json:"ready,omitempty"`
 	Version string    `json:"version,omitempty"`

@@ -378,8 +378,8 @@ func (f ArchiveFormat) Validate() error {
 	return nil
 }
 
-// CheckPath returns an invalid error for a path that no file can have. what is
-// the path's name in the error.
+// CheckPath returns an invalid error for a path that no file can have. The error
+// calls the path what.
 func CheckPath(what, path string) error {
 	switch {
 	case path == "":

@@ -302,7 +302,7 @@ func (s *server) get(w *response, r *http.Request) error {
 	return nil
 }
 
-// cancel cancels a run. For a run that has ended it does nothing.
+// cancel cancels a run, and does nothing if the run has ended.
 func (s *server) cancel(w *response, r *http.Request) error {
 	run, err := s.find(r)
 	if err != nil {

@@ -69,7 +69,7 @@ type bodies struct{ held atomic.Int64 }
 // errFull means that the bodies in memory have reached maxBodies.
 var errFull = cay.Errorf(cay.Unavailable, "too much is being sent by others: try again")
 
-// counted is a body whose bytes are counted until it is released.
+// counted is a body that counts its bytes in bodies until it is released.
 type counted struct {
 	io.Reader
 	in   *bodies

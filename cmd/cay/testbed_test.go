@@ -183,8 +183,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	return &testbed{"http://" + l.Addr().String(), string(token[:len(token)-1]), book, stop}, nil
 }
 
-// testImages is a store of empty images; "missing" is an image that it does not
-// have.
+// testImages is a store of empty images, which lacks only the image "missing".
 type testImages struct {
 	dir string
 

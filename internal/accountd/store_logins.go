@@ -146,8 +146,8 @@ func scanLogin(s scanner) (l login, err error) {
 	return l, err
 }
 
-// completeLogin ends an approved login with a token, and deletes expired
-// logins. It returns false if the login is not approved any more.
+// completeLogin ends an approved login with a token, and deletes the tokens of
+// expired logins. It returns false if the login is not approved any more.
 func (s store) completeLogin(ctx context.Context, device hash, t account.Token, h hash, l login, refresh hash) (ok bool, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		r, err := tx.Exec(ctx, `DELETE FROM account_device_logins WHERE device_hash = ? AND state = 'approved'`, device[:])

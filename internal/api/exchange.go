@@ -69,9 +69,9 @@ func (t *tracked) WriteHeader(status int) {
 }
 
 // begin records that the header is sent. In full duplex the server does not
-// read the rest of the body first, and must not take it for another request.
-// The Handler closes the connection, except with HTTP/2, where that would end
-// the connection's other requests, too.
+// read the rest of the body first, and must not take it for another request, so
+// begin makes it close the connection. HTTP/2 has no such problem, and closing
+// would end the connection's other requests, too.
 func (t *tracked) begin(status int) {
 	t.status = status
 	if t.duplex && t.body.http1 && !t.body.ended.Load() {

@@ -44,8 +44,8 @@ type FrameConn struct {
 var _ net.Conn = (*FrameConn)(nil)
 
 // NewFrameConn returns a connection whose frames are read from and written to
-// rw. conn is the network connection below rw, for its addresses and deadlines;
-// if it is nil, there are no deadlines.
+// rw. conn is the network connection below rw, for its addresses and deadlines.
+// Without conn, setting a deadline fails.
 func NewFrameConn(rw io.ReadWriteCloser, conn net.Conn) *FrameConn {
 	return &FrameConn{rw: rw, conn: conn}
 }

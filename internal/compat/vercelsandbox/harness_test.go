@@ -261,7 +261,7 @@ func nulls(v any, path string) (all []string) {
 	return all
 }
 
-// must is do for requests that have to succeed.
+// must calls do for a request that has to succeed.
 func (s *service) must(t testing.TB, token, method, path, body string) answer {
 	t.Helper()
 	a := s.do(t, token, method, path, body)

@@ -92,7 +92,7 @@ type FieldMatch struct {
 	Value *TextMatch `json:"value,omitempty"`
 }
 
-// TextMatch compares a text. One field is set.
+// TextMatch compares a text by the single field that is set.
 type TextMatch struct {
 	Exact      *string `json:"exact,omitempty"`
 	StartsWith *string `json:"startsWith,omitempty"`

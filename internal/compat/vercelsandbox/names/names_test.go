@@ -434,7 +434,8 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
-// Clients would refuse all names if the authority could not certify every one of them.
+// An authority that cannot certify all names is refused: clients would refuse all of
+// its certificates.
 func TestAuthority_older(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
