@@ -1,15 +1,14 @@
-// Package blob keeps large immutable things: each is a few files under one
-// name. [Dir] keeps them in a directory of this machine; the interface is made
-// so that an object store can, too, with a prefix for each blob and an object
-// that is written last.
+// Package blob stores large immutable blobs: each is a few files under one name. [Dir]
+// stores them in a directory of this machine; the interface is such that an object store
+// can implement it, too, with a prefix for each blob and an object that is written last.
 //
-// A blob is written as a [Draft] nobody else sees and appears whole, by Commit,
-// or never. Its files do not change, though it can be reduced to some of them. Readers whose program needs real
-// files (the runtime maps them) take a [Lease]: Delete takes the name away at
-// once, and the content when the last lease has ended.
+// A blob is written as a [Draft], which only its writer sees. Commit makes the whole blob
+// visible at once. The files of a blob do not change, but Reduce can remove some of them.
+// Readers that need real files (the runtime maps them) take a [Lease]: Delete removes the
+// name at once, and the content when the last lease has ended.
 //
-// What a blob holds, and which ones are still wanted, is for others to know:
-// see internal/sandboxd/snapshot.
+// The callers know what a blob contains and which blobs are still needed: see
+// internal/sandboxd/snapshot.
 package blob
 
 import (
@@ -25,8 +24,8 @@ import (
 // Store keeps blobs. Its methods may be called concurrently, and by several
 // processes at once. Package blobtest has the tests every Store passes.
 type Store interface {
-	// Create begins a blob. size is how many bytes it will have, as far as is
-	// known; 0 if nothing is. Errors: no_space if there is no room for so many.
+	// Create begins a blob. size is the expected number of bytes; 0 means unknown.
+	// Errors: no_space if the disk lacks room for size bytes.
 	Create(ctx context.Context, size int64) (Draft, error)
 	// Stat describes a blob. Errors: not_found, invalid (no valid name).
 	Stat(ctx context.Context, name string) (Info, error)
@@ -39,10 +38,10 @@ type Store interface {
 	Local(ctx context.Context, name string) (*Lease, error)
 	// Delete removes a blob. Its name is free at once. Errors: as Stat.
 	Delete(ctx context.Context, name string) error
-	// Reduce removes files from a blob, all for which keep is false, and writes small
-	// ones, by path, in one step: whoever opens the blob finds it as it was before or
-	// as it is after, also after a crash. Leases go on with what they have. The room of
-	// the files that were removed is free when the last of them ends. The blob must not
+	// Reduce removes all files for which keep returns false and writes small files, by
+	// path, in one step: a caller that opens the blob sees either the old state or the
+	// new state, also after a crash. Existing leases keep the old files. The disk space
+	// of the removed files is free when the last of these leases ends. The blob must not
 	// be deleted meanwhile. Errors: as Stat; no_space.
 	Reduce(ctx context.Context, name string, keep func(file string) bool, write map[string][]byte) (Info, error)
 	// List returns blobs, sorted by name.
@@ -53,19 +52,19 @@ type Store interface {
 	Clean(ctx context.Context, grace time.Duration) (int64, error)
 }
 
-// Draft is a blob being written. Whoever creates one calls Commit or Abort.
+// Draft is a blob being written. Its creator must call Commit or Abort.
 type Draft interface {
 	// Writer makes a file of the blob, with a path such as "disk/pages.img".
 	// It is complete when Close has returned nil. Errors: invalid (no valid
 	// path), already_exists; when writing, no_space.
 	Writer(file string) (io.WriteCloser, error)
-	// Dir is a directory on this machine. What is in it at Commit is part of the
-	// blob: regular files, in directories if need be, with names that CheckFile
+	// Dir returns a directory on this machine. Commit adds the files in this directory to
+	// the blob: regular files, in subdirectories if need be, with names that CheckFile
 	// accepts.
 	Dir() (string, error)
-	// Commit makes the blob durable and then visible. If it fails there is no
-	// such blob, and the draft is still to be aborted, or committed again.
-	// Errors: invalid, already_exists, no_space.
+	// Commit makes the blob durable and then visible. If Commit fails, the blob does not
+	// exist, and the caller must abort the draft or commit it again. Errors: invalid,
+	// already_exists, no_space.
 	Commit(ctx context.Context, name string) (Info, error)
 	// Abort forgets the draft. After Commit it does nothing.
 	Abort() error
@@ -100,8 +99,8 @@ type Lease struct {
 	release func()
 }
 
-// NewLease returns a lease that calls release when it ends. It is for those
-// who implement a Store.
+// NewLease returns a lease that calls release when it ends. Implementations of Store use
+// it.
 func NewLease(info Info, dir string, release func()) *Lease {
 	return &Lease{Info: info, Dir: dir, release: release}
 }
@@ -114,9 +113,9 @@ const (
 	maxDepth = 4
 )
 
-// element is a name of a blob and an element of a path in it: what is a file
-// name, a part of a URL and an object key anywhere, and no option, hidden file
-// or way out of a directory.
+// element matches the name of a blob and each element of a path in it. A match is valid
+// as a file name, a part of a URL and an object key everywhere, and cannot be an option,
+// a hidden file or a way out of a directory.
 var element = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
 // CheckName reports whether a blob can have that name. Errors: invalid.

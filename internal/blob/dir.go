@@ -134,7 +134,8 @@ func (d *Dir) Local(ctx context.Context, name string) (*Lease, error) {
 			return nil, err
 		}
 		dir := d.dataPath(id)
-		// Who has just committed it, or found it deleted, soon lets go.
+		// The process that has just committed the content, or found it deleted, soon
+		// unlocks it.
 		lock, err := lockDir(dir, unix.LOCK_SH)
 		gone := errors.Is(err, fs.ErrNotExist)
 		if err != nil && !gone {
@@ -345,8 +346,8 @@ func (d *Dir) Clean(ctx context.Context, grace time.Duration) (freed int64, err 
 		}
 		leftovers[id] = lock
 	}
-	// A draft is locked until it has its name: of those that are locked by us
-	// now, none gets one any more, but one may have.
+	// A draft stays locked until it has its name. The leftovers that we hold locked now
+	// can get no name any more, but a leftover may have got its name before we locked it.
 	if named, err = d.named(); err != nil {
 		return 0, err
 	}
@@ -389,8 +390,8 @@ func (d *Dir) named() (map[string]bool, error) {
 // newID names content.
 func newID() string { return strings.ToLower(rand.Text()) }
 
-// files returns the paths of the files in dir, sorted, and their size. What has
-// gone while it looks counts as not there.
+// files returns the paths of the files in dir, sorted, and their total size. Files that
+// are removed while it runs count as absent.
 func files(dir string) (paths []string, size int64, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -131,8 +131,8 @@ func TestDir(t *testing.T) {
 	blobtest.Run(t, func(t *testing.T) blob.Store { return open(t, t.TempDir(), blob.DirOptions{}) })
 }
 
-// TestDir_killed kills a process at every step of a blob's life. What it leaves
-// is the old state or the new one, and nothing else once it is cleaned.
+// TestDir_killed kills a process at every step of a blob's life. After cleaning, the
+// directory has either the old state or the new one, and nothing else.
 func TestDir_killed(t *testing.T) {
 	t.Parallel()
 	for i, point := range blob.Points {

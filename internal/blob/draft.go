@@ -166,7 +166,7 @@ func (w *draft) Commit(ctx context.Context, name string) (Info, error) {
 		return Info{}, fmt.Errorf("commit blob %q: %w", name, diskError(err))
 	}
 	d := w.store
-	// What came into Dir was not seen while it was written.
+	// Files written into Dir did not pass through Writer, which checks the space.
 	if err := d.checkSpace(0); err != nil {
 		return Info{}, err
 	}

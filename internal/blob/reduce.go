@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// replacement is the link, in the directory of content, that is about to become that
-// of a blob.
+// replacement is the temporary link, in the directory of the content, that is about to be
+// renamed to the link of a blob.
 const replacement = ".name"
 
-// Reduce implements Store. It makes content that shares the files that stay with the
-// content before, and has the blob's link lead there. It may use the reserve, as it
-// frees more.
+// Reduce implements Store. It creates content that shares the remaining files with the
+// old content, and points the blob's link to the new content. It may use the reserve,
+// because it frees more than it takes.
 func (d *Dir) Reduce(ctx context.Context, name string, keep func(file string) bool, write map[string][]byte) (_ Info, err error) {
 	l, err := d.Local(ctx, name)
 	if err != nil {

@@ -1,17 +1,17 @@
 // Package db opens the daemon's database and runs statements on it.
 //
-// It is SQLite, in one file, used by one daemon: one connection writes, a
+// The database is SQLite, in one file, used by one daemon: a single connection writes, a
 // bounded pool reads, and readers never wait for the writer (WAL). When Exec and Write
-// return, what they committed survives a power cut; many that commit at a time share
-// one sync of the disk. DB.Unsynced is for what nobody is told of, such as usage: its
-// commits survive the death of the process, and a power cut after the next sync.
+// return, their commits survive a power cut; concurrent commits share one sync of the
+// disk. DB.Unsynced is for changes that nobody waits for, such as usage records. Unsynced
+// commits survive the death of the process, and survive a power cut after the next sync.
 //
-// Slices keep their SQL in their own store files and bring their own line of
-// migrations (DB.Migrate). For the sake of a second database later they write
-// portable statements: ? as the placeholder, columns of INTEGER, REAL, TEXT and
-// BLOB, times as Unix milliseconds, JSON as TEXT, and nothing of the driver's
-// own; every statement passes through this package, which is where a dialect
-// would be translated. The package knows no slice and no table but its own.
+// Slices keep their SQL in their own store files and bring their own line of migrations
+// (DB.Migrate). For the sake of a second database later they write portable statements: ?
+// as the placeholder, columns of INTEGER, REAL, TEXT and BLOB, times as Unix
+// milliseconds, JSON as TEXT, and nothing specific to the driver; every statement passes
+// through this package, which is where a dialect would be translated. The package knows
+// no slice, and no table except its own.
 package db
 
 import (
@@ -98,8 +98,9 @@ func (d *DB) Unsynced() *DB {
 	return &lazy
 }
 
-// Sync returns when all that was committed is on the disk. It is for effects that rest on
-// what was read, which may not be there yet: files that are removed, for example.
+// Sync returns when all earlier commits are on the disk. A caller that has read data and
+// is about to do something irreversible with it, such as removing files, calls Sync
+// first, because the commit that it read may not be on the disk yet.
 func (d *DB) Sync() error { return d.sync.sync() }
 
 // acknowledged returns when what was committed may be told.

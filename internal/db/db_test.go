@@ -362,7 +362,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// What is acknowledged survives a power cut; what is not may be taken back.
+// Acknowledged commits survive a power cut; other commits may be undone by it.
 func TestPowerCut(t *testing.T) {
 	d, power := dbtest.OpenPower(t)
 	ctx := t.Context()

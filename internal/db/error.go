@@ -11,11 +11,10 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Error gives a database error the code the user should see: no_space for a
-// full disk, unavailable for a lock held too long, canceled and
-// deadline_exceeded for the caller's context. Others, sql.ErrNoRows among them,
-// come back as they are. DB's methods have applied it already; it is for errors
-// of sql.Rows.
+// Error gives a database error the code the user should see: no_space for a full disk,
+// unavailable for a lock held too long, canceled and deadline_exceeded for the caller's
+// context. Error returns all other errors, including sql.ErrNoRows, unchanged. The
+// methods of DB apply Error already; callers need it only for errors of sql.Rows.
 func Error(err error) error {
 	if err == nil || errors.As(err, new(*cay.Error)) {
 		return err

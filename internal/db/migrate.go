@@ -23,10 +23,10 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS cay_migrations (
 	PRIMARY KEY (line, version)
 )`
 
-// Migrate brings the tables of one slice up to date: it applies the steps of
-// its line that the database has not seen, all of them or none. The version of
-// a step is its place in the list, from 1. Errors: conflict if the database was
-// written by a newer cay, or its record disagrees with the list.
+// Migrate brings the tables of one slice up to date: it applies the steps of line that
+// the database has not recorded yet, all of them or none. The version of a step is its
+// position in the list, from 1. Errors: conflict if a newer cay wrote the database, or if
+// the record in the database disagrees with the list.
 func (d *DB) Migrate(ctx context.Context, line string, steps []Migration) error {
 	err := d.Write(ctx, func(tx *Tx) error {
 		if _, err := tx.tx.ExecContext(ctx, migrationTable); err != nil {

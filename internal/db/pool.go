@@ -89,8 +89,9 @@ func (p *pool) cached(ctx context.Context, query string) (*sql.Stmt, error) {
 	return fresh, nil
 }
 
-// prepareMissed prepares what earlier transactions had to run unprepared. One
-// that can no longer be prepared reports that itself when it runs again.
+// prepareMissed prepares the statements that earlier transactions had to run unprepared.
+// Errors are ignored here: a statement that cannot be prepared reports its error when it
+// runs again.
 func (p *pool) prepareMissed(ctx context.Context) {
 	p.mu.Lock()
 	missed := slices.Collect(maps.Keys(p.missed))

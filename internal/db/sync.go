@@ -16,8 +16,8 @@ import (
 // syncer makes commits survive a power cut. SQLite appends a commit to the write-ahead
 // log and, with synchronous=NORMAL, syncs that file only at a checkpoint; after a power
 // cut it reads the log up to the last whole commit (https://sqlite.org/wal.html). The
-// syncer syncs the log after a commit, while others commit: whoever has committed
-// before a sync begins shares it.
+// syncer syncs the log after a commit, while other transactions commit: all commits made
+// before a sync begins share that sync.
 type syncer struct {
 	path   string // of the database
 	synced func() // called after each sync; for tests. Nil: none
@@ -76,7 +76,7 @@ func (s *syncer) syncLog() error {
 	return nil
 }
 
-// failed remembers that what was committed may be lost.
+// failed records that committed data may be lost, and makes every later sync fail.
 func (s *syncer) failed(err error) error {
 	s.err = cay.Errorf(cay.Internal, "database %s was not written to the disk: %w", s.path, err).
 		WithHint("Look at the disk, then start the daemon again: until then it acknowledges no change.")

@@ -17,22 +17,23 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// limits are what cgroups leave this process of the machine.
+// limits are the CPUs and the memory that cgroups leave to this process.
 type limits struct {
 	cpus    float64
 	cpu     *group  // the one that bounds CPUs the most, nil if none does, or it does not count their time
 	bounded []group // those that bound memory
 }
 
-// group is one cgroup, or what is seen of it in one tree of version 1.
+// group is one cgroup, either of version 2 or in one hierarchy of version 1.
 type group struct {
 	dir    string
 	v2     bool
 	memory int64 // limit, in bytes
 }
 
-// limits reads those of the groups the process is in, from its own up to the one that is
-// mounted: in a container that is the container's. Where it is in none, there are none.
+// limits reads the limits of all cgroups that contain the process, from its own cgroup up
+// to the mounted root; in a container the mounted root is the container's cgroup. A
+// process outside any cgroup has no limits.
 func (r *Reader) limits() (limits, error) {
 	l := limits{cpus: machineCPUs()}
 	groups, err := r.groups()
@@ -46,7 +47,7 @@ func (r *Reader) limits() (limits, error) {
 		}
 		if cpus < l.cpus {
 			l.cpus, l.cpu = cpus, nil
-			// A tree of version 1 may count no time: it is that of the machine, then.
+			// A hierarchy of version 1 may count no CPU time: then the machine's time is used.
 			if _, ok, err := g.cpuTime(); err != nil {
 				return l, err
 			} else if ok {
@@ -63,7 +64,8 @@ func (r *Reader) limits() (limits, error) {
 	return l, nil
 }
 
-// spender is whose CPU time is looked at.
+// spender returns the directory of the cgroup whose CPU time is measured, "" for the
+// machine.
 func (l limits) spender() string {
 	if l.cpu == nil {
 		return ""
@@ -71,7 +73,7 @@ func (l limits) spender() string {
 	return l.cpu.dir
 }
 
-// work is that of the group that bounds the CPUs, or else of the machine.
+// work returns the CPU time of the group that bounds the CPUs, or else of the machine.
 func (l limits) work(fs procfs.FS) (work, error) {
 	if l.cpu == nil {
 		return machineWork(fs)
@@ -84,7 +86,7 @@ func (l limits) work(fs procfs.FS) (work, error) {
 	return work{at: now, of: l.cpu.dir, used: used.Seconds(), had: float64(now.UnixNano()) / 1e9 * l.cpus}, nil
 }
 
-// memory returns what there is, and what of it can be had, in bytes.
+// memory returns the total and the available memory, in bytes, within the groups' limits.
 func (l limits) memory(fs procfs.FS) (total, available int64, err error) {
 	m, err := fs.Meminfo()
 	if err != nil {
@@ -104,7 +106,7 @@ func (l limits) memory(fs procfs.FS) (total, available int64, err error) {
 	return total, available, nil
 }
 
-// groups are those the process is in.
+// groups returns the cgroups that contain the process.
 func (r *Reader) groups() ([]group, error) {
 	own, err := os.ReadFile(filepath.Join(r.proc, "self", "cgroup"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +158,7 @@ func parseGroups(text []byte) map[string]string {
 	return paths
 }
 
-// mount is where a tree of cgroups is: the group root of it is at dir.
+// mount is a mounted hierarchy of cgroups: its group root is mounted at dir.
 type mount struct {
 	dir, root, controller string // controller is "" for version 2
 }
@@ -190,8 +192,9 @@ func parseMounts(text []byte) []mount {
 	return all
 }
 
-// read returns the text of one of the group's files, "" if it has none: the root has no
-// limits, and a tree only its own.
+// read returns the text of one of the group's files, "" if the file is absent: the root
+// cgroup has no limit files, and a version 1 hierarchy has only its own controllers'
+// files.
 func (g group) read(name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(g.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -230,7 +233,7 @@ func (g group) field(file, name string) (int64, error) {
 	return 0, nil
 }
 
-// cpus is how many the group may use, infinitely many if it does not say.
+// cpus returns how many CPUs the group may use, +Inf if the group has no limit.
 func (g group) cpus() (float64, error) {
 	var quota, period int64
 	var err error
@@ -256,7 +259,8 @@ func (g group) cpus() (float64, error) {
 	return float64(quota) / float64(period), nil
 }
 
-// cpuTime is what the group has used; ok is false if it does not count that.
+// cpuTime returns the CPU time the group has used; ok is false if the group does not
+// count it.
 func (g group) cpuTime() (used time.Duration, ok bool, err error) {
 	if g.v2 {
 		us, err := g.field("cpu.stat", "usage_usec")
@@ -266,11 +270,11 @@ func (g group) cpuTime() (used time.Duration, ok bool, err error) {
 	return time.Duration(ns), ns >= 0, err
 }
 
-// unlimited is from where on a limit of version 1 is none: it has the largest number of
-// whole pages.
+// unlimited is the smallest memory limit that means "no limit" in version 1, where the
+// kernel shows the largest number of whole pages.
 const unlimited = math.MaxInt64 &^ (1<<20 - 1)
 
-// memoryLimit is how much the group may use, math.MaxInt64 if it does not say.
+// memoryLimit returns the group's memory limit in bytes, math.MaxInt64 if it has none.
 func (g group) memoryLimit() (int64, error) {
 	name := "memory.limit_in_bytes"
 	if g.v2 {
@@ -283,8 +287,8 @@ func (g group) memoryLimit() (int64, error) {
 	return n, err
 }
 
-// memoryUsed is what the group uses, without what the kernel takes back where others
-// need it.
+// memoryUsed returns the memory the group uses, in bytes, without the inactive page cache,
+// which the kernel reclaims when other processes need memory.
 func (g group) memoryUsed() (int64, error) {
 	name, idle := "memory.usage_in_bytes", "total_inactive_file"
 	if g.v2 {

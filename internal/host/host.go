@@ -134,8 +134,8 @@ func (w work) busySince(before work) *float64 {
 	return &busy
 }
 
-// machineWork is the work of all CPUs. What a hypervisor gave to others counts as
-// used: it could not be had.
+// machineWork returns the CPU time of all CPUs. Time that the hypervisor gave to other
+// guests (steal) counts as used, because this machine could not use it.
 func machineWork(fs procfs.FS) (work, error) {
 	stat, err := fs.Stat()
 	if err != nil {

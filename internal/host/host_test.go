@@ -36,7 +36,7 @@ func tree(t *testing.T, files map[string]string) string {
 
 const gib = 1 << 30
 
-// machine is /proc of one with 8 GiB, 5 of which can be had.
+// machine returns the files of /proc for a machine with 8 GiB of memory, 5 GiB available.
 func machine(more map[string]string) map[string]string {
 	files := map[string]string{
 		"proc/stat":      "cpu 100 0 100 700 100 0 0 0 0 0\n",
@@ -48,7 +48,7 @@ func machine(more map[string]string) map[string]string {
 	return files
 }
 
-// reader reads the machine in dir; what its /proc/self is is found by the link.
+// reader returns a Reader of the machine in dir, with /proc/self as a symbolic link.
 func reader(t *testing.T, dir string) *Reader {
 	t.Helper()
 	if err := os.Rename(filepath.Join(dir, "proc/self"), filepath.Join(dir, "proc/42")); err != nil {
@@ -116,7 +116,7 @@ func TestReader_Limits(t *testing.T) {
 	}
 }
 
-// What is told of the CPUs is of the time since the reading before.
+// CPUBusy covers the time since the previous reading.
 func TestReader_Busy(t *testing.T) {
 	t.Parallel()
 	dir := tree(t, machine(nil))
@@ -149,7 +149,8 @@ func TestReader_Busy(t *testing.T) {
 	}
 }
 
-// What was looked at long ago begins no window, and who does not wait for one gets an error.
+// A reading older than a minute begins no window. A caller whose context has ended gets
+// an error instead of waiting for a new window.
 func TestReader_Glance(t *testing.T) {
 	t.Parallel()
 	r := reader(t, tree(t, machine(nil)))

@@ -8,15 +8,15 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// CPUWait returns for how long, since some moment, something on the machine has had to
-// wait for a CPU: its pressure stall information. Of a kernel without, the time counts
-// in which more is to run than there are CPUs whenever CPUWait is called.
+// CPUWait returns the total time in which some task on the machine had to wait for a CPU:
+// the kernel's pressure stall information (PSI). On a kernel without PSI, CPUWait itself
+// adds up the time between calls that both find more runnable tasks than CPUs.
 func CPUWait() time.Duration { return stalls.read("/proc") }
 
 var stalls stall
 
-// stall adds up the time in which more was to run than there are CPUs, where the kernel
-// does not.
+// stall adds up the time in which there are more runnable tasks than CPUs, on kernels
+// without pressure stall information.
 type stall struct {
 	mu    sync.Mutex // guards what follows
 	at    time.Time

@@ -168,9 +168,9 @@ func (s *Store) make(ctx context.Context, name string, progress func(sandbox.Ima
 	})
 }
 
-// Outdated reports whether an image that Build makes is in the store as an
-// earlier version of cay made it. Ensure is content with that: what sandboxes
-// start from changes when the user says so. Errors: not_found.
+// Outdated reports whether the store has an image that an earlier version of cay built.
+// Ensure does not rebuild an outdated image: the image that sandboxes start from changes
+// only when the user asks for it. Errors: not_found.
 func (s *Store) Outdated(ctx context.Context, name string) (bool, error) {
 	img, err := s.Get(ctx, name)
 	if err != nil {
@@ -205,7 +205,8 @@ func (s *Store) Ensure(ctx context.Context, ref string, progress func(sandbox.Im
 	if _, ok := parseDigest(name); ok {
 		return nil, s.notFound(ref) // no telling where it came from
 	}
-	// Whatever is there when our turn comes will do.
+	// An image that another caller made while we waited for the lock is good, whatever
+	// its age.
 	var anyTime time.Time
 	if _, ok := recipes[name]; ok {
 		return s.build(ctx, name, progress, anyTime)

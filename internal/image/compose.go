@@ -29,8 +29,8 @@ type Composition struct {
 // the next one would take itself for the one the layer is of.
 var machineFiles = []string{"etc/cay/identity.json", "etc/machine-id"}
 
-// Compose puts an image into the store under a name. Errors: invalid, not_found
-// (an image it is made of), too_large, quota_exceeded, no_space; those of c.Layer.
+// Compose puts an image into the store under a name. Errors: invalid, not_found (an image
+// that the composition names), too_large, quota_exceeded, no_space; any error of c.Layer.
 func (s *Store) Compose(ctx context.Context, ref string, c Composition, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	return s.importWith(ctx, ref, progress, func(ctx context.Context, st *staging, name string, report func(sandbox.ImageProgress)) (*Lease, error) {
 		tree, free, err := s.newTree(st)

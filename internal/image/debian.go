@@ -39,7 +39,7 @@ var debianConfig = sandbox.ImageConfig{
 const debianSuite = "trixie"
 
 var debianPackages = []string{
-	// What clients expect of an image.
+	// Programs that clients expect in an image.
 	"bash", "ca-certificates", "curl", "git", "openssl", "procps", "sudo", "tar",
 	"python3", "python3-pip", "python3-venv", "python-is-python3",
 	// The shared libraries of runtimes that the packages above do not bring: node26 needs
@@ -47,7 +47,7 @@ var debianPackages = []string{
 	// there without LD_LIBRARY_PATH, which every child of a runtime would inherit, and a runtime is
 	// mounted on the default image alone.
 	"libatomic1",
-	// What people and agents reach for in a shell.
+	// Programs that people and agents often use in a shell.
 	"bzip2", "file", "iproute2", "less", "nano", "netbase", "patch", "tzdata", "unzip", "xz-utils", "zip",
 }
 
@@ -104,7 +104,8 @@ func (b *builder) debian(ctx context.Context) (err error) {
 	cmd.WaitDelay = 30 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}
 	if os.Geteuid() == 0 {
-		// What it mounts is then ours alone and goes with it, however it ends.
+		// Mounts that mmdebstrap makes are then private to its mount namespace and end
+		// with it, however it ends.
 		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
 	}
 	// With our lock, its working directory does not look abandoned as long as

@@ -8,20 +8,20 @@
 // visible and nothing locked.
 //
 //	images/<sha256>.erofs   content; a shared lock on it is a Lease
-//	images/<sha256>.json    what is known of it; modified = last used
+//	images/<sha256>.json    the image's record; modified = last used
 //	refs/<hash>.json        a name and the digest it stands for
-//	blobs/<algo>-<hash>     verified downloads of work in progress; those of an owner
+//	blobs/<algo>-<hash>     verified downloads of work in progress; an owner's downloads
 //	                        are blobs/<owner>.<algo>-<hash>
 //	       ....partial      unverified ones, continued by the next attempt
-//	locks/<key>             held by whoever makes an image or downloads a blob
+//	locks/<key>             held while an image is made or a blob is downloaded
 //	tmp/<random>/           working files; locked by the process that owns it
 //	tools/<name>-<id>       our own programs, and .erofs: small trees of them
 //
 // Images come from five places: [Store.Build] (the default image by
 // mmdebstrap, runtimes from the npm registry), [Store.Pull] (an OCI registry),
-// [Store.Import] and [Store.ImportDir] (archives), and [Store.Compose] (what a
-// sandbox has written). All end as layers merged by
-// package rootfs; see there for what an image keeps and what it leaves out.
+// [Store.Import] and [Store.ImportDir] (archives), and [Store.Compose] (the files that
+// a sandbox has written). All become layers merged by package rootfs, whose comment says
+// what an image keeps and what it leaves out.
 //
 // To start something from an image, take a lease and hold it while the file is
 // in use:

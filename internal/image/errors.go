@@ -13,9 +13,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// outcome is what came of a request, in words for whoever asked for it. The cause
-// has what is for those who run this machine: addresses, name servers, and URLs,
-// in which credentials can be.
+// outcome is the result of a failed request, in words for the caller. The cause holds the
+// details for the operators of this machine: addresses, name servers, and URLs, which can
+// contain credentials.
 type outcome struct {
 	text  string
 	cause error
@@ -27,7 +27,7 @@ func (o *outcome) Unwrap() error { return o.cause }
 // errStalled is what a download ends with through which nothing comes.
 var errStalled = errors.New("nothing came for a minute")
 
-// statusError is an answer of a server that is none.
+// statusError is a server's answer with an error status.
 type statusError string
 
 func (s statusError) Error() string { return "the server answers " + string(s) }

@@ -55,8 +55,8 @@ const (
 
 func (s *Store) httpClient() *http.Client { return &http.Client{Transport: s.opts.Transport} }
 
-// blobPath is where s's owner has a download. Owners share none: whoever names a digest
-// need not have what it is the digest of.
+// blobPath returns the path of a download of s's owner. Owners do not share downloads:
+// knowing a digest does not prove that the owner has the content.
 func (s *Store) blobPath(d blobDigest) string {
 	name := d.algorithm + "-" + d.hex
 	if s.owned() {
@@ -65,11 +65,11 @@ func (s *Store) blobPath(d blobDigest) string {
 	return filepath.Join(s.dir, "blobs", name)
 }
 
-// fetch returns the verified content of a download, from the blob directory if
-// it is there. What an earlier attempt, of whatever process, has left is
-// continued if the server can. The file holds a lock against removal; give it
-// to dropBlob. Errors: unavailable, invalid (the content is not what its digest
-// or size says), too_large, no_space.
+// fetch returns the verified content of a download, from the blob directory if it is
+// there. fetch resumes a partial download of an earlier attempt, by any process, if the
+// server supports ranges. The file holds a lock against removal; give it to dropBlob.
+// Errors: unavailable, invalid (the content does not match its digest or size),
+// too_large, no_space.
 func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 	path := s.blobPath(d.digest)
 	if f, err := openBlobFile(path, d); !errors.Is(err, fs.ErrNotExist) {
@@ -272,7 +272,7 @@ func stallCause(ctx context.Context, err error) error {
 	return err
 }
 
-// statusText is a status as one reads it: "404 Not Found".
+// statusText returns a status in the usual form: "404 Not Found".
 func statusText(code int) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
 }

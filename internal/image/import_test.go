@@ -220,7 +220,7 @@ func TestStore_Import_errors(t *testing.T) {
 	}
 }
 
-// FuzzStore_Import imports anything. What fails must leave nothing.
+// FuzzStore_Import imports arbitrary bytes. A failed import must leave nothing behind.
 func FuzzStore_Import(f *testing.F) {
 	img := imageOf(f, layerOf(f, tarOf(f, file("f", "content"))))
 	oci := tarDir(f, layoutDir(f, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img})))

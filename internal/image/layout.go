@@ -108,7 +108,7 @@ func openBlob(open func(string) (io.ReadCloser, error), d v1.Descriptor) (io.Rea
 	if err != nil {
 		return nil, err
 	}
-	// Hex is checked, so that the path is one of a blob.
+	// The digest must be valid hex, so that the path stays inside blobs/.
 	if _, err := hex.DecodeString(d.Digest.Hex); err != nil || len(d.Digest.Hex) != 2*sum.Size() {
 		return nil, cay.Errorf(cay.Invalid, "the image has the damaged digest %q", d.Digest)
 	}
@@ -119,7 +119,7 @@ func openBlob(open func(string) (io.ReadCloser, error), d v1.Descriptor) (io.Rea
 	return &verifyReader{r, sum, want, d.Size}, nil
 }
 
-// verifyReader fails at the end of what it reads if that is not what it should be.
+// verifyReader fails at the end of the content if the digest or the size is wrong.
 type verifyReader struct {
 	io.ReadCloser
 	sum  hash.Hash

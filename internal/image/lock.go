@@ -14,9 +14,9 @@ import (
 	"github.com/cayhq/cay/internal/flock"
 )
 
-// openLocked opens the file at path and locks it. What it returns is the file
-// that is at path while the lock is held: one that was removed between the two
-// steps is not it.
+// openLocked opens the file at path and locks it. It returns the file that is at path
+// while the lock is held: if the file was removed between open and lock, openLocked tries
+// again.
 func openLocked(path string, flag, how int) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, flag, 0o600)
@@ -64,7 +64,7 @@ func (s *Store) lockKey(ctx context.Context, key string, waiting func()) (unlock
 		f, err := openLocked(path, os.O_RDWR|os.O_CREATE, unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() {
-				// Removed while held: whoever waits opens a new one.
+				// Removed while held: a waiter opens a new file.
 				_ = os.Remove(path)
 				flock.Close(f)
 			}, nil

@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Owner is whose images are, other than the installation's, and how much of
-// them it may have. The zero value is the installation, which nothing bounds.
+// Owner identifies the owner of images, other than the installation, and bounds how much
+// it may have. The zero value is the installation, which has no bounds.
 type Owner struct {
 	ID string
 	// Bytes is how much disk its images may take, DayBytes how much it may
@@ -27,10 +27,10 @@ type Owner struct {
 	Bytes, DayBytes int64
 }
 
-// For returns the store as an owner sees it. It has the names that the owner has
-// given, and behind these the installation's; the names of others it does not
-// know, nor digests that neither has a name for. What it puts into the store is
-// the owner's. What Build makes is the installation's, whoever has it made.
+// For returns the store as owner o sees it. The view has the owner's names and, after
+// these, the installation's names. It does not know the names of other owners, nor the
+// digests for which neither has a name. Images that the owner puts into the store belong
+// to the owner. Images that Build makes belong to the installation, whoever calls Build.
 func (s *Store) For(o Owner) *Store {
 	view := *s
 	if o.ID != "" && !isFileName(o.ID) {
@@ -50,7 +50,7 @@ func isFileName(id string) bool {
 	return len(id) <= 64 && strings.Trim(id, allowed) == ""
 }
 
-// key is what work for a name is known by: that of one owner is not another's.
+// key returns the key of work for a name. Different owners have different keys.
 func (s *Store) key(name string) string {
 	if !s.owned() {
 		return name
@@ -195,9 +195,9 @@ func (s *Store) records() ([]record, error) {
 	return all, nil
 }
 
-// Used is how many bytes of disk the owner's images take: those that it has a name
-// for and the installation has not, and those that it brought and nobody has a name
-// for any more, until they are removed.
+// Used returns the bytes of disk that the owner's images take: images that the owner has
+// a name for and the installation does not, and images that the owner fetched and that
+// have no name any more, until they are removed.
 func (s *Store) Used() (int64, error) {
 	images, err := s.charged()
 	return sum(images), err
@@ -321,14 +321,15 @@ func (s *Store) full(used, size int64) error {
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// limits are those of an image that is made now. With little room left for the
-// owner's, it may not take more than that while it is made, either.
+// limits returns the limits of an image that is made now. If the owner's quota has less
+// space left than the general limit, that space is the limit.
 func (s *Store) limits() (rootfs.Limits, error) {
 	l := rootfs.Limits{Entries: s.opts.Limits.Entries, Bytes: s.opts.Limits.Bytes}
 	if s.owner.Bytes == 0 {
 		return l, nil
 	}
-	// What could be removed is not counted: it is, when the image is there.
+	// Images that could be removed are not counted here; the final check, once the image
+	// exists, counts them.
 	own, err := s.ownRefs()
 	if err != nil {
 		return l, err

@@ -85,8 +85,8 @@ func (s *Store) pull(ctx context.Context, ref string, progress func(sandbox.Imag
 		}
 		dl.start(ctx)
 		l, err := s.flatten(ctx, st, src, ref, record{Source: SourceOCI, Origin: img.digest}, report)
-		// A failed pull is continued, unless there is no room for it: for what a bounded
-		// owner has downloaded there is none.
+		// A failed pull is resumed later, unless the disk is full. Downloads of an owner
+		// with a quota are removed, because the quota has no space for them.
 		dl.stop(err == nil || s.owner.Bytes > 0 || cay.CodeOf(diskError(err)) == cay.NoSpace)
 		return l, err
 	})

@@ -409,7 +409,7 @@ func TestStore_Pull_killed(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, half)
-	// What was sent must be on its disk before it dies.
+	// The sent bytes must be on the disk before the process is killed.
 	waitForSize(t, dir, size/2)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)

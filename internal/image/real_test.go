@@ -82,8 +82,8 @@ func TestDebian(t *testing.T) {
 	}
 }
 
-// TestDebian_runs runs programs of the default image, with node24, in a chroot.
-// They are ours, so nothing has to be isolated.
+// TestDebian_runs runs programs of the default image, with node24, in a chroot. The
+// programs are trusted, so no isolation is needed.
 func TestDebian_runs(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

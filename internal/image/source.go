@@ -130,8 +130,8 @@ func imageConfig(f *v1.ConfigFile) sandbox.ImageConfig {
 	return c
 }
 
-// decompress undoes gzip, zstd or xz, told by their first bytes; anything else
-// passes through. What follows the end of a compressed stream is an error.
+// decompress decodes gzip, zstd or xz, recognized by the first bytes; other data passes
+// through. Data after the end of a compressed stream is an error.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	br := bufio.NewReaderSize(r, 128<<10)
 	magic, err := br.Peek(6)

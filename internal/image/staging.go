@@ -81,8 +81,8 @@ func (st *staging) close() error {
 	return removeTree(st.dir)
 }
 
-// closeInto closes and puts a failure into err, unless there is an error already.
-// What stays behind is found, and complained of, by the next Open and GC.
+// closeInto closes st and puts a failure into err, unless err has an error already. The
+// next Open or GC finds files that stay behind and tries to remove them.
 func (st *staging) closeInto(err *error) {
 	if cerr := st.close(); *err == nil {
 		*err = cerr

@@ -30,19 +30,19 @@ type Options struct {
 	Logger *slog.Logger // default: discards
 	Arch   string       // of the images to make, as in GOARCH; default: this machine's
 
-	// Transport makes all requests. Default: one like http.DefaultTransport.
+	// Transport makes all requests. Default: a transport like http.DefaultTransport.
 	Transport http.RoundTripper
 	// PullTransport makes those to OCI registries, which callers name. The
 	// daemon puts one here that refuses addresses they may not reach. Default:
 	// Transport.
 	PullTransport http.RoundTripper
-	// Keychain finds credentials for OCI registries. Default: those of docker
+	// Keychain finds credentials for OCI registries. Default: the credentials of docker
 	// and podman on this machine.
 	Keychain authn.Keychain
 	// InsecureRegistries are host[:port]s of OCI registries spoken to by plain HTTP.
 	InsecureRegistries []string
-	// NPMRegistry is the address of the npm registry runtimes come from.
-	// Default: what npm on this machine is configured to use.
+	// NPMRegistry is the address of the npm registry runtimes come from. Default: the
+	// registry that npm on this machine is configured to use.
 	NPMRegistry string
 	// DebianMirror is the address of the archive the default image comes from.
 	// Default: mmdebstrap's.
@@ -78,8 +78,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Store is a directory of images, as the installation sees it, or as one of its
-// owners does: see For. Methods may be called concurrently.
+// Store is a directory of images, as seen by the installation or by one owner: see For.
+// Methods may be called concurrently.
 type Store struct {
 	dir     string
 	opts    Options
@@ -418,8 +418,8 @@ func (s *Store) commit(ctx context.Context, st *staging, tree *rootfs.Tree, name
 	return lease, nil
 }
 
-// writeRecord writes what is known of an image. Of one that was made before,
-// from something else, only the origin changes.
+// writeRecord writes the record of an image. If the image exists already, made from
+// another origin, only the origin changes.
 func (s *Store) writeRecord(st *staging, r record) error {
 	var old record
 	switch err := readJSON(s.recordPath(r.Digest), &old); {

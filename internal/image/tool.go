@@ -19,9 +19,9 @@ import (
 	"github.com/cayhq/cay/internal/image/rootfs"
 )
 
-// Tool returns the path of an EROFS file with the given executables in its
-// root, owned by root. It is made once for the same content; what has not been
-// asked for in a month is removed by GC. name, of [a-z0-9-], is part of the path.
+// Tool returns the path of an EROFS file with the given executables in its root, owned by
+// root. Equal contents are written once; GC removes a tool that has not been asked for in
+// a month. name, of [a-z0-9-], is part of the path.
 func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) (path string, err error) {
 	defer func() { err = workError(ctx, err) }()
 	if err := checkToolName(name); err != nil {
@@ -71,9 +71,9 @@ func (s *Store) Tool(ctx context.Context, name string, files map[string][]byte) 
 	return path, published.Close()
 }
 
-// Program returns the path of a file with the given content that can be executed. It
-// is written once for the same name and id, both of [a-z0-9-], which stand for the
-// content; GC removes it as it does a Tool.
+// Program returns the path of an executable file with the given content. name and id,
+// both of [a-z0-9-], identify the content: the file is written once for the same name and
+// id. GC removes an old program by the same rule as a Tool.
 func (s *Store) Program(ctx context.Context, name, id string, content []byte) (path string, err error) {
 	defer func() { err = workError(ctx, err) }()
 	if err := errors.Join(checkToolName(name), checkToolName(id)); err != nil {

@@ -1,12 +1,12 @@
-// Package imaged is the slice of images: what sandboxes start from.
+// Package imaged is the slice of images, from which sandboxes start.
 //
-// The images of the installation are those that cay makes itself, and those that
-// an admin token has brought; all teams have them. Those that a team has brought
-// are its own: no other team sees them, and they count against the team's quota of
-// disk and of downloads. A team's name for an image goes before the installation's.
-// Content is kept once, whoever has it.
+// The installation's images are built by cay or were fetched with an admin token; all
+// teams have them. Images that a team has fetched belong to the team: no other team sees
+// them, and they count against the team's quotas of disk and of downloads. A team's name
+// for an image takes precedence over the installation's name. Content is stored once,
+// however many teams have it.
 //
-// Bringing images takes a right ([account.ImagesWrite]): pulls make the daemon send
-// requests, and fill its disk. Package image keeps the files, and knows owners but
+// Fetching images requires a right ([account.ImagesWrite]), because pulls make the daemon
+// send requests and fill its disk. Package image stores the files, and knows owners but
 // no rights.
 package imaged

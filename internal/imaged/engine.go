@@ -283,8 +283,8 @@ func (e *Engine) Remove(ctx context.Context, ref string) error {
 	return err
 }
 
-// GC implements Service. Of images without a name it spares what snapshots and
-// sandboxes need, those of other processes on this machine, too.
+// GC implements Service. It keeps images without a name that a snapshot or a sandbox
+// needs, including sandboxes of other processes on this machine.
 func (e *Engine) GC(ctx context.Context, p sandbox.ImageGCParams) (*sandbox.ImageGC, error) {
 	if err := api.RequireAdmin(ctx); err != nil {
 		return nil, err
@@ -317,9 +317,9 @@ func (e *Engine) InUse(ctx context.Context, teamID string) (string, error) {
 	return fmt.Sprintf("%d images", n), nil
 }
 
-// Ensure leases what a reference stands for to a team, for a sandbox. What is not
-// there is fetched, if whoever asks may do that: an image of ours for everybody, one
-// of a registry with the right to write images. Errors: those of Pull.
+// Ensure leases the image that ref names for the team, for a sandbox. It fetches a
+// missing image if the caller may do so: any caller may fetch an image that cay builds;
+// an image of a registry requires the right to write images. Errors: as Pull.
 func (e *Engine) Ensure(ctx context.Context, teamID, ref string) (*image.Lease, error) {
 	l, err := e.cfg.Store.For(image.Owner{ID: teamID}).Acquire(ctx, ref)
 	if cay.CodeOf(err) != cay.NotFound {

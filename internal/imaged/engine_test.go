@@ -73,7 +73,7 @@ func open(t *testing.T, transport http.RoundTripper) *world {
 	return w
 }
 
-// as is a request of who holds a token.
+// as returns the context of a request with the given token.
 func (w *world) as(token string) context.Context {
 	return api.WithPrincipal(w.t.Context(), principals[token])
 }
@@ -252,13 +252,13 @@ func TestEngine_Rights(t *testing.T) {
 	} {
 		checktest.Code(t, err, cay.Unauthenticated, what)
 	}
-	// What wakes by itself fetches nothing.
+	// A sandbox that wakes by itself has no principal, so it fetches nothing.
 	checktest.Code(t, errOf(w.Ensure(t.Context(), "team_a", "127.0.0.1:1/x")), cay.NotFound, "start by nobody")
 }
 
 func errOf[T any](_ T, err error) error { return err }
 
-// What a team brings counts against its quota, once, until it is gone.
+// The images that a team fetches count against its quota, once, until they are removed.
 func TestEngine_Quota(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)
@@ -301,7 +301,7 @@ func TestEngine_Quota(t *testing.T) {
 		t.Errorf("what nobody needs is still there: %v", err)
 	}
 
-	// What the installation has costs a team nothing.
+	// Images of the installation do not count against a team's quota.
 	w.bring("admin", "common", big(3))
 	w.bring("admin", "others", big(5))
 	used(false)
@@ -469,7 +469,7 @@ func TestEngine_Downloads(t *testing.T) {
 	}
 }
 
-// What was downloaded for an image that does not fit is not kept.
+// Downloads for an image that does not fit are removed.
 func TestEngine_DownloadsInVain(t *testing.T) {
 	t.Parallel()
 	host, blobs := serveRegistry(t)
@@ -509,7 +509,8 @@ func (r watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A team brings one image at a time: each may have what the others leave of its quota.
+// A team fetches one image at a time, because each fetch may use all that is left of the
+// team's quota.
 func TestEngine_Turns(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)
@@ -549,7 +550,7 @@ func TestEngine_Turns(t *testing.T) {
 	}
 }
 
-// Errors are for who asks. What only operators may know is in the log.
+// Errors are for the caller. Details that only operators may know are in the log.
 func TestEngine_ErrorsTellNothing(t *testing.T) {
 	t.Parallel()
 	const resolver, inside = "10.9.8.7:53", "10.1.2.3"

@@ -24,10 +24,10 @@ type Service interface {
 	// token, for all. Errors: invalid, not_found, unavailable, no_space, too_large,
 	// quota_exceeded.
 	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
-	// Build makes one of the images cay knows how to make: "debian", or a
-	// runtime such as "node24"; they are the installation's. One that is there is
-	// made anew with an admin token only. Errors: not_found, unavailable, no_space,
-	// not_supported (a tool is missing on the host).
+	// Build makes one of the images cay knows how to make: "debian", or a runtime such as
+	// "node24"; they belong to the installation. An existing image is rebuilt with an
+	// admin token only. Errors: not_found, unavailable, no_space, not_supported (a tool
+	// is missing on the host).
 	Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// Import reads an OCI or Docker archive or a tarball of a root file system
 	// and names it ref, as Pull does. Errors: invalid, no_space, too_large,

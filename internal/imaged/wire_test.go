@@ -112,7 +112,7 @@ func TestRoutes_Empty(t *testing.T) {
 	}
 }
 
-// What is wrong with a request is answered before anything is asked for, and read.
+// Invalid requests are refused before the service is called and before the body is read.
 func TestRoutes_Errors(t *testing.T) {
 	t.Parallel()
 	rec := new(recorder)

@@ -24,8 +24,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Options of a server. The zero value is for tests: what it answers survives its
-// own death, but not that of the machine.
+// Options of a server. The zero value is for tests: acknowledged commits survive the
+// death of the server, but not a crash of the machine.
 type Options struct {
 	// Durable waits for the disk at each commit, as a server in production does: for
 	// measurements.
@@ -74,7 +74,7 @@ func need(t testing.TB) {
 	}
 }
 
-// databases counts those that were made, to name them.
+// databases counts the databases created, to name them.
 var databases atomic.Int64
 
 // DSN returns the address of a new empty database. It is dropped at the end of

@@ -318,7 +318,8 @@ func (s *Server) end(signal string) error {
 	}
 	_, err := io.WriteString(s.stdin, signal+"\n")
 	err = errors.Join(err, s.stdin.Close())
-	// The shell answers with the status of wait; what counts is that it has ended.
+	// The shell exits with the status of wait, which does not matter: the shell has
+	// ended.
 	if e := s.keeper.Wait(); e != nil && !errors.As(e, new(*exec.ExitError)) {
 		err = errors.Join(err, e)
 	}

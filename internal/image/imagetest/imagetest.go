@@ -56,7 +56,7 @@ func Acquire(t testing.TB, ref string) *image.Lease {
 		if _, err := s.Build(t.Context(), ref, progress); err != nil {
 			t.Fatalf("image %s: %v", ref, err)
 		}
-		// The old one is large; who still uses it has a lease.
+		// The old image is large; its users have leases.
 		if _, err := s.GC(t.Context(), false); err != nil {
 			t.Logf("clean up after rebuilding %s: %v", ref, err)
 		}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddImage lays an image that WriteTo wrote over the tree, its root at dir, as a
-// layer of its own. At dir are real directories, whatever was there. r has size
-// bytes, and the contents of files stay in it: it must not change or be closed
+// AddImage adds an image that WriteTo wrote to the tree, rooted at dir, as a layer of its
+// own. AddImage makes dir and its parents real directories, replacing anything else. r
+// has size bytes, and the contents of files stay in r: r must not change or be closed
 // before the tree is written.
 func (t *Tree) AddImage(ctx context.Context, r io.ReaderAt, size int64, dir string) error {
 	t.layer++
@@ -70,7 +70,7 @@ func (i *reader) bytes(off, n int64) ([]byte, error) {
 	return b, nil
 }
 
-// node reads an inode, and all below it. What has several names is one node.
+// node reads an inode, and all inodes below it. A file with several names is one node.
 func (i *reader) node(nid uint64) (*node, error) {
 	if n := i.nodes[nid]; n != nil {
 		if n.isDir() {

@@ -275,9 +275,9 @@ func (t *Tree) lookupParent(name string) (*node, string, error) {
 	return n, base, nil
 }
 
-// walk resolves a relative path as a process chrooted into the tree would,
-// links followed. With create, missing directories are made and the result is
-// a directory; without, it is nil if there is nothing.
+// walk resolves a relative path as a process chrooted into the tree would, following
+// links. With create, walk makes missing directories and returns a directory; without
+// create, it returns nil if the path does not exist.
 func (t *Tree) walk(name string, create bool, links *int) (*node, error) {
 	if len(name) > maxPath {
 		return nil, cay.Errorf(cay.Invalid, "a path of the image has more than %d bytes: %.60q...", maxPath, name)
