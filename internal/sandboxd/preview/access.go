@@ -140,8 +140,8 @@ func (h *Handler) cookies(r *http.Request) []*http.Cookie {
 	return found[:min(len(found), maxCookies)]
 }
 
-// redirect sends the visitor to the same URL without a token. The location
-// names the host: a path such as //other.example alone would be another one.
+// redirect sends the visitor to the same URL without a token. The Location header names
+// the host, because a path such as //other.example alone would name another host.
 func (h *Handler) redirect(w http.ResponseWriter, r *http.Request) {
 	to := url.URL{Scheme: h.scheme(r), Host: r.Host, Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: withoutToken(r.URL.RawQuery)}
 	header := w.Header()

@@ -36,8 +36,8 @@ func (f *front) seen(r *http.Request) seen {
 
 const cookie = "cay_preview=token-of-closed"
 
-// Row P1: who has no label learns nothing, and a private port opens for the
-// token of a link to it alone.
+// Row P1: a visitor without a label learns nothing, and a private port opens only for the
+// token of a link to that port.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, hello), nil)
@@ -121,14 +121,14 @@ func TestLink(t *testing.T) {
 	if resp.StatusCode != 302 || resp.Header.Get("Location") != "http://"+host(open)+"/a?b=c" || resp.Header.Get("Set-Cookie") != "" {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
 	}
-	// What cannot be sent elsewhere passes, without the token.
+	// Requests that cannot be redirected are forwarded, without the token.
 	s := f.seen(f.request("POST", closed, "/a?_cay_token=token-of-closed&b=c", strings.NewReader("x")))
 	if s.Method != "POST" || s.URI != "/a?b=c" {
 		t.Errorf("the guest saw %+v", s)
 	}
 }
 
-// raw is a GET whose target is sent as it is.
+// raw returns a GET request with an unmodified target.
 func raw(f *front, label, target string) *http.Request {
 	r := f.request("GET", label, "/", nil)
 	r.URL.Opaque = target
@@ -249,7 +249,7 @@ func TestStripped(t *testing.T) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 	}
-	// What is not ours stays as it is.
+	// Headers and cookies that are not cay's pass unchanged.
 	s := f.seen(f.request("GET", open, "/", nil, "Cookie", "a=1;b=\"x y\"; =z", "Cookie", "theme=dark; cay_preview=1; c=cay_2",
 		"Authorization", "Bearer guests-own", "Sec-WebSocket-Protocol", "graphql-ws, cay.bearer.x", "Referer", "http://x.test/"))
 	for name, want := range map[string]string{

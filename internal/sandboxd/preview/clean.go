@@ -11,9 +11,9 @@ import (
 // its token, as a subprotocol.
 const bearerProtocol = "cay.bearer."
 
-// cleanRequest takes out of a request's headers what is not for a guest: what
-// admitted the visitor, credentials of the API, and what other proxies or the
-// visitor himself say of where he is.
+// cleanRequest removes headers that a guest must not see: the token or cookie that
+// admitted the visitor, credentials of the API, and headers in which other proxies or the
+// visitor state the visitor's address.
 func (h *Handler) cleanRequest(header http.Header) {
 	for name := range header {
 		// Servers that hand headers on as variables take _ for -.
@@ -104,8 +104,8 @@ func cleanCookies(list string) string {
 	return keep(list, ";", "; ", func(pair string) bool { return !isOurCookie(pair) })
 }
 
-// isOurCookie reports whether the name of a cookie, given as name=value, is
-// one of ours. One without a name is sent as its value only, so that counts.
+// isOurCookie reports whether a cookie, given as name=value, has one of cay's names.
+// Browsers send a cookie without a name as its value only, so that value is checked too.
 func isOurCookie(pair string) bool {
 	name, value, ok := strings.Cut(pair, "=")
 	if name = strings.TrimSpace(name); ok && name == "" {

@@ -23,8 +23,8 @@ func FuzzMatch(f *testing.F) {
 	})
 }
 
-// What is left of a Cookie header has no cookie of ours, by our reading or by
-// that of net/http.
+// A cleaned Cookie header has no cookie with one of cay's names, as parsed by this
+// package or by net/http.
 func FuzzCleanCookies(f *testing.F) {
 	for _, list := range []string{"a=b; cay_preview=x", "__Host-cay_preview=\"x;y\"", "=cay_preview=x", " cay_x", ";;=;cay_", "a=cay_preview; c"} {
 		f.Add(list)
@@ -42,8 +42,7 @@ func FuzzCleanCookies(f *testing.F) {
 	})
 }
 
-// A query without its token has none by anybody's reading, and is otherwise
-// what it was.
+// A query without its token has no token, by any parser, and is otherwise unchanged.
 func FuzzWithoutToken(f *testing.F) {
 	for _, q := range []string{"_cay_token=x", "a=1&_cay_token=x&b", "%5fcay_token", "_cay_token", "a=_cay_token=1&&", "%zz=1&%"} {
 		f.Add(q)

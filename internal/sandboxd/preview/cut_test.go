@@ -38,8 +38,8 @@ func (onePort) CheckLink(context.Context, string, string) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// A guest that ends its answer as soon as it is cut off does not make it look
-// complete.
+// A guest that ends its answer as soon as the connection is cut does not make the answer
+// look complete to the visitor.
 func TestProxy_cutPolitely(t *testing.T) {
 	t.Parallel()
 	ctx, remove := context.WithCancel(t.Context())

@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/upload"
 )
 
-// recorder is a ResponseWriter that knows the status, 0 until there is one.
-// What else a writer can do it leaves to the one below, through Unwrap.
+// recorder is a ResponseWriter that records the status, 0 until there is one. Unwrap
+// gives access to the other methods of the underlying writer.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -42,7 +42,7 @@ func (w *recorder) WriteHeader(status int) {
 	case w.status == 0:
 		w.status = status
 		if w.body.Open() {
-			// What is left of the body must not be taken for another request.
+			// The rest of the body must not be parsed as the next request.
 			w.Header().Set("Connection", "close")
 		}
 	}

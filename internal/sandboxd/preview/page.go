@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// page is an answer of our own. It says nothing that its visitor may not know:
-// what has no label in it is the same for everybody.
+// page is an answer from cay itself. It contains only facts that its visitor may know: a
+// page that does not depend on the label is the same for all visitors.
 type page struct {
 	status  int
 	title   string

@@ -34,7 +34,7 @@ const (
 
 const apiSecret = "cay_secret"
 
-// world is a set of Targets, all of whose ports are one guest's.
+// world is a set of Targets whose ports all belong to one guest.
 type world struct {
 	guest   string // address
 	expires time.Time

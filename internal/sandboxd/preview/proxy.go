@@ -37,8 +37,8 @@ type proxy struct {
 	http1, http2 *http.Transport
 }
 
-// newProxy returns a proxy. Its connections are kept by label, as the host of
-// the URL: a label is one port of one sandbox forever.
+// newProxy returns a proxy. Its transport keeps idle connections by label, which is the
+// host of the URL: a label stands for the same port of the same sandbox forever.
 func newProxy(h *Handler) *proxy {
 	p := &proxy{h: h}
 	transport := func() *http.Transport {
@@ -146,8 +146,8 @@ func modifyResponse(resp *http.Response) error {
 	return nil
 }
 
-// answer is the body of a guest's answer. What comes after it is as clean as what
-// came before.
+// answer is the body of a guest's answer. At its end the trailers are cleaned, as the
+// headers were.
 type answer struct {
 	io.ReadCloser
 	resp *http.Response

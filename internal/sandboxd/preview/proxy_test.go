@@ -85,7 +85,7 @@ func TestProxy_content(t *testing.T) {
 	})
 }
 
-// What a guest sends arrives at once, also where it says how long it will be.
+// Bytes that a guest sends reach the visitor at once, also with a Content-Length.
 func TestProxy_stream(t *testing.T) {
 	t.Parallel()
 	next := make(chan string)
@@ -358,7 +358,7 @@ func TestProxy_webSocket(t *testing.T) {
 			t.Fatalf("got %d bytes, %v", len(got), err)
 		}
 	}
-	// The port is no longer private, or no longer there: what is open ends.
+	// When the port is no longer private or no longer exists, open connections end.
 	wo.ends[closed]()
 	if _, _, err := conn.Read(t.Context()); err == nil {
 		t.Error("the WebSocket is still open")
@@ -419,7 +419,7 @@ func TestProxy_caps(t *testing.T) {
 	busy(closed)
 	fill(other, 6)
 	busy(other)
-	// Those that were there before work, idle or not.
+	// The earlier connections still work, idle or not.
 	for _, conn := range conns {
 		if err := conn.Write(t.Context(), websocket.MessageText, []byte("x")); err != nil {
 			t.Fatal(err)

@@ -12,8 +12,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What others wrote is no page of this origin, whatever it is called and whatever is
-// in it: a browser keeps it, guesses nothing, and would run nothing of it.
+// Files that users wrote are never pages of this origin, whatever their names and
+// contents: a browser saves them, does not guess their type, and would run no script in
+// them.
 func TestRoutes_NotAPage(t *testing.T) {
 	t.Parallel()
 	rec := &recorder{}

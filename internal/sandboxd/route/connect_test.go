@@ -180,7 +180,7 @@ func TestRoutes_Connect(t *testing.T) {
 	}
 }
 
-// What is no frame, and a client that breaks off, end the connection into the guest.
+// An invalid frame, or a client that breaks off, ends the connection into the guest.
 func TestRoutes_ConnectBreaks(t *testing.T) {
 	t.Parallel()
 	_, rec, srv := dialRecorder(t)
@@ -215,7 +215,7 @@ func TestRoutes_ConnectBreaks(t *testing.T) {
 	}
 }
 
-// HTTP/2 connections cannot be upgraded; that is said, not tried.
+// HTTP/2 connections cannot be upgraded; the client returns an error without trying.
 func TestRoutes_ConnectHTTP2(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(wireTokens{})

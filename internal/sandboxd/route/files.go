@@ -91,14 +91,14 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	return api.Copy(w, buf[:n], rest, buf)
 }
 
-// setForeign says of what others wrote that it is to be kept, and not shown: it is
-// no page of this origin, whatever is in it.
+// setForeign marks content that users wrote as a download, so that a browser never shows
+// it as a page of this origin.
 func setForeign(h http.Header, media string) {
 	h.Set("Content-Type", media)
 	h.Set("Content-Disposition", "attachment")
 }
 
-// setFileInfo puts info into a header: JSON in which what is not ASCII is escaped.
+// setFileInfo puts info into a header: JSON with all non-ASCII characters escaped.
 func setFileInfo(h http.Header, info *sandbox.FileInfo) error {
 	b, err := json.Marshal(info)
 	if err != nil {

@@ -297,7 +297,7 @@ func TestHandle_Copy(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(back, "d2", "sub", "run.sh")); err != nil {
 		t.Error(err)
 	}
-	// What is not there.
+	// Missing files.
 	if err := h.CopyTo(ctx, filepath.Join(dir, "none"), "x"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("from nowhere: %v", err)
 	}

@@ -54,7 +54,7 @@ func TestClient_ErrorCodes(t *testing.T) {
 	}
 }
 
-// What is not coded stays in the daemon's log.
+// Errors without a code appear in the daemon's log only.
 func TestRoutes_HidesInternalErrors(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)
@@ -65,7 +65,7 @@ func TestRoutes_HidesInternalErrors(t *testing.T) {
 	}
 }
 
-// do sends a request as it is, with the admin's token unless it has one.
+// do sends a request unchanged, with the admin's token unless header has a token.
 func do(t *testing.T, method, url, body string, header ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

@@ -272,7 +272,7 @@ func (s *recorder) HandleOutbound(ctx context.Context, ref string) (sandbox.Outb
 	return &outboundList{left: []sandbox.Outbound{someOutbound()}}, s.note(ctx, "HandleOutbound", ref)
 }
 
-// outboundList is an OutboundWatch of what is left.
+// outboundList is an OutboundWatch that returns the items in left.
 type outboundList struct{ left []sandbox.Outbound }
 
 func (w *outboundList) Next() (sandbox.Outbound, error) {
@@ -359,7 +359,7 @@ func someCommandChanges() []sandbox.CommandChange {
 	return []sandbox.CommandChange{{Type: sandbox.Changed, Command: someCommand()}, {Type: sandbox.Ready}, {Type: sandbox.Changed, Command: exited()}}
 }
 
-// some is a stream of what is left.
+// some is a stream that returns the items in left.
 type some[T any] struct{ left []T }
 
 func (s *some[T]) Next() (T, error) {

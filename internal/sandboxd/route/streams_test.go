@@ -175,8 +175,8 @@ func TestClient_OutputReattaches(t *testing.T) {
 	}
 }
 
-// Who is attached to a command whose sandbox is hibernated does not let that go
-// on, and sees the rest once something else does.
+// A client attached to a command does not wake the command's hibernated sandbox, and
+// reads the rest of the output once something else has woken it.
 func TestClient_HibernatedReattaches(t *testing.T) {
 	t.Parallel()
 	hibernated := cay.Errorf(cay.Unavailable, "the sandbox was hibernated")
@@ -230,7 +230,7 @@ func TestClient_HibernatedReattaches(t *testing.T) {
 	})
 }
 
-// What is unavailable for another reason is tried again some times, not for ever.
+// After another unavailable error the client tries again a few times, then gives up.
 func TestClient_OutputGivesUp(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)

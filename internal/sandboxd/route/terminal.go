@@ -31,10 +31,10 @@ type truncated struct {
 	Cursor int64 `json:"cursor"`
 }
 
-// handleTerminal attaches a WebSocket to a command's terminal: binary messages
-// are what is typed and what is shown. The command does not notice when a
-// client comes and goes; one that counts the bytes it got can go on from there
-// with ?cursor=.
+// handleTerminal attaches a WebSocket to a command's terminal: binary messages carry
+// input from the client and output of the command. The command does not notice when
+// clients connect and disconnect; a client that counts the bytes it has received can
+// continue from there with ?cursor=.
 func (h *routes) handleTerminal(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	cursor := q.Int("cursor", 0, math.MaxInt64, 0)

@@ -91,9 +91,9 @@ func work(dir string) error {
 	}
 }
 
-// TestCrash kills a process at any point of its work, again and again over one
-// directory. Every snapshot is there whole or not at all, and what it said was
-// there is, unless it was to go.
+// TestCrash kills a process at any point of its work, again and again over one directory.
+// Every snapshot is complete or absent, and every snapshot that the process reported as
+// committed is present, unless it was to be deleted.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Executable()

@@ -73,16 +73,16 @@ type Manifest struct {
 
 // Build is a program that writes snapshots.
 type Build struct {
-	// ID is what tells a program from all others. Memory is laid out as the
-	// program has its objects, so that no other can restore it: the runtime
-	// compares it. Only snapshots of the kind Memory have it.
+	// ID identifies the exact program. Saved memory has the program's own object layout,
+	// so no other program can restore it: the runtime compares the IDs. Only snapshots of
+	// the kind Memory have an ID.
 	ID     string `json:"id,omitempty"`
 	Cay    string `json:"cay"`              // its version, for people
 	GVisor string `json:"gvisor,omitempty"` // likewise
 	Arch   string `json:"arch"`             // as in GOARCH
 }
 
-// ThisBuild is the running program, without its ID: that is the runtime's to know.
+// ThisBuild describes the running program, without its ID, which only the runtime knows.
 func ThisBuild() Build {
 	b := Build{Cay: cay.Version(), Arch: runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -95,15 +95,15 @@ func ThisBuild() Build {
 	return b
 }
 
-// Guest is what a sandbox that goes on elsewhere should find as it was. The store
-// does not look at it.
+// Guest holds the settings that a sandbox should find unchanged when it continues
+// elsewhere. The store does not interpret them.
 type Guest struct {
 	Image   string            `json:"image,omitempty"` // what the image was called
 	User    string            `json:"user,omitempty"`
 	WorkDir string            `json:"workdir,omitempty"`
 	Env     map[string]string `json:"env,omitempty"` // of the image and the runtime
 	// Token is the daemon's secret towards the processes in a snapshot of the kind
-	// Memory. Who has these has it anyhow.
+	// Memory. The memory contains it as well, so storing it here reveals nothing more.
 	Token string `json:"token,omitempty"`
 }
 
@@ -120,8 +120,8 @@ type File struct {
 	Sum  string `json:"sum"`  // "xxh64:" and 16 hexadecimal digits
 }
 
-// They are compiled when they are first used: this program is also that of every
-// sandbox, and each pays for what it does at its start.
+// The patterns are compiled at first use: this program also runs as pagers, and as sentries
+// where cay-sentry is missing, and each process would pay for the compiling at its start.
 var (
 	idPattern     = lazily(`^snap_[a-z0-9]{1,64}$`)
 	originPattern = lazily(`^[a-z0-9_]{1,100}$`)
@@ -250,8 +250,8 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-// Fits reports whether g can be in the manifest of a snapshot: there is room for
-// it, and JSON does not change it.
+// Fits reports whether g can be in the manifest of a snapshot: g must be small enough,
+// and survive encoding as JSON unchanged.
 func (g *Guest) Fits(kind Kind) bool {
 	for k, v := range g.Env {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {

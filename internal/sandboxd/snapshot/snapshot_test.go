@@ -245,8 +245,8 @@ func TestDraft_invalid(t *testing.T) {
 	}
 }
 
-// Damage is found: what costs little by Open, the rest by Verify, and nothing
-// damaged is exported.
+// Open finds the damage that is cheap to find, Verify finds the rest, and damaged
+// snapshots are not exported.
 func TestStore_damaged(t *testing.T) {
 	t.Parallel()
 	write := func(name, content string) func(*testing.T, string) {
@@ -428,8 +428,8 @@ func anyManifest(t *rapid.T) (snapshot.Manifest, map[string]string) {
 	return m, files
 }
 
-// What is committed is opened, exported, imported and exported again without a
-// byte getting lost.
+// A committed snapshot can be opened, exported, imported and exported again without
+// losing a byte.
 func TestStore_roundTrip(t *testing.T) {
 	t.Parallel()
 	s, other := openStore(t, blobtest.FastDir(t)), openStore(t, blobtest.FastDir(t))
@@ -481,7 +481,7 @@ func TestStore_roundTrip(t *testing.T) {
 	})
 }
 
-// Whatever bytes come, a manifest that is accepted has one form.
+// Every manifest that is accepted, from arbitrary bytes, has one encoding.
 func FuzzParseManifest(f *testing.F) {
 	s := newStore(f)
 	put(f, s.Store, manifest("snap_a", snapshot.Memory))

@@ -30,7 +30,7 @@ type Store struct {
 // New returns the store of the snapshots among blobs.
 func New(blobs blob.Store) *Store { return &Store{blobs} }
 
-// Draft is a snapshot being written. Whoever creates one calls Commit or Abort.
+// Draft is a snapshot being written. Its creator must call Commit or Abort.
 type Draft struct {
 	blob.Draft
 }
@@ -263,7 +263,7 @@ func (s *Snapshot) Close() { s.lease.Release() }
 // DiskDir has what the sandbox wrote to its disk, if HasDisk.
 func (s *Snapshot) DiskDir() string { return filepath.Join(s.lease.Dir, diskPart) }
 
-// MemoryDir has its memory, if the snapshot is of that kind.
+// MemoryDir returns the directory with the memory, for snapshots of the kind Memory.
 func (s *Snapshot) MemoryDir() string { return filepath.Join(s.lease.Dir, memoryPart) }
 
 // Verify reads all files. Errors: conflict if one is damaged.
@@ -288,7 +288,7 @@ func (s *Snapshot) copyFile(ctx context.Context, f File, w io.Writer) error {
 	return nil
 }
 
-// Delete removes a snapshot. Those who have it open can go on. Errors:
+// Delete removes a snapshot. Callers that have opened it can continue to read it. Errors:
 // not_found, invalid.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	if err := checkID(id); err != nil {
@@ -301,10 +301,11 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// DropMemory makes a snapshot of the kind Memory one of its files, and returns its
-// manifest. Those who have it open can go on. Of one that has no memory it returns the
-// manifest as it is. The snapshot must not be deleted meanwhile. Errors: those of Open;
-// not_supported if it has no files beside the memory; no_space.
+// DropMemory turns a snapshot of the kind Memory into one of the kind Filesystem, and
+// returns its manifest. Callers that have opened it can continue to read it. DropMemory
+// returns the manifest of a Filesystem snapshot unchanged. The snapshot must not be
+// deleted meanwhile. Errors: as Open; not_supported if it has no files beside the memory;
+// no_space.
 func (s *Store) DropMemory(ctx context.Context, id string) (*Manifest, error) {
 	snap, err := s.OpenPart(ctx, id, DiskPart)
 	if err != nil {

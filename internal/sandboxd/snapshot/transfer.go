@@ -113,8 +113,8 @@ func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manif
 			return nil, err
 		}
 	}
-	// Room for all of it is looked for, and not kept from others: an archive can
-	// come slowly. There is a look at it again as it is written.
+	// Import checks for disk space here, but reserves none, because an archive can arrive
+	// slowly. Writing the files checks again.
 	room, err := s.Create(ctx, m.Size())
 	if err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ func TestExport(t *testing.T) {
 	if !bytes.Equal(archive, export(t, s.Store, "snap_a")) {
 		t.Error("exported twice, it differs")
 	}
-	// What any tar program finds in it.
+	// The archive's members, as any tar program reads them.
 	tr := tar.NewReader(bytes.NewReader(archive))
 	var members []string
 	for {
@@ -315,7 +315,7 @@ func (d promised) Abort() error {
 	return d.Draft.Abort()
 }
 
-// Who sends an archive slowly keeps no room from others.
+// An archive that arrives slowly reserves no disk space.
 func TestImport_PromisesNothing(t *testing.T) {
 	t.Parallel()
 	from := newStore(t)

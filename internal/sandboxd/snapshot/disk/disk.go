@@ -25,7 +25,7 @@ const (
 const (
 	maxManifest = 1 << 20 // bytes
 	maxMounts   = 64
-	// maxWhiteouts is for the names of whiteouts that have links, which are few.
+	// maxWhiteouts bounds the names of hard-linked whiteouts, which are few.
 	maxWhiteouts = 16 << 20 // bytes
 )
 

@@ -30,8 +30,8 @@ type tree struct {
 
 var errProto = errors.New("not a protobuf of the kind it should be")
 
-// fields calls f for each field of a message: with its number, and its value
-// as a number or as bytes, whichever it is. Of other types are no fields here.
+// fields calls f for each field of a message: with its number, and its value as a number
+// or as bytes, depending on its type. For fields of other types both values are zero.
 func fields(b []byte, f func(num protowire.Number, n uint64, bytes []byte) error) error {
 	for len(b) > 0 {
 		num, typ, size := protowire.ConsumeTag(b)

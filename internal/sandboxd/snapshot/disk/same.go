@@ -17,8 +17,8 @@ const (
 	// maxCompared is how many files two disks may have to be compared. Disks with more
 	// files count as different: comparing them would take too much memory.
 	maxCompared = 200_000
-	// fewCompared is how many files a disk may have to be compared at any time. Those
-	// with more need one of the few places in large, and count as different if none is free.
+	// fewCompared is how many files a disk may have to be compared at any time. Larger
+	// disks need one of the 2 slots in large, and count as different if no slot is free.
 	fewCompared = 10_000
 )
 
@@ -64,11 +64,12 @@ type Volatile struct {
 const maxVolatile = 64 << 10
 
 // Same reports whether two disks hold the same file systems with the same files: names,
-// types, owners, modes, times, links, attributes and contents. Where in the disks' own
-// files all of that lies does not matter. Contents are read only if all else is equal.
-// Errors: those of Check.
+// types, owners, modes, times, links, attributes and contents. The layout of the disks'
+// own files does not matter. Contents are read only if all else is equal. Errors: as
+// Check.
 //
-// It may report false for large disks that are the same, never true for others.
+// Same may report false for large disks that are equal, but never true for different
+// disks.
 func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
 	c := &comparison{Volatile: v}
 	defer c.end()

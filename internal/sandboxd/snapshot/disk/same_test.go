@@ -163,7 +163,8 @@ func TestSame_damaged(t *testing.T) {
 	}
 }
 
-// Of disks with many files only so many are compared at one time, and none with very many.
+// Only 2 disks with many files are compared at a time, and disks with very many files
+// never.
 func TestSame_many(t *testing.T) {
 	c := &comparison{}
 	admits := func(n int, want bool) {
