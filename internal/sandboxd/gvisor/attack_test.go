@@ -105,8 +105,8 @@ func (b box) root(t *testing.T, script string) (output string, code int) {
 	}
 }
 
-// Rows I1, I4, I8, I14 and the set-up rows of the incident table: what root in
-// the guest can do ends in the guest.
+// Rows I1, I4, I8, I14 and the set-up rows of the incident table: actions of root in the
+// guest have no effect outside the guest.
 func TestAttack_Isolation(t *testing.T) {
 	b := open(t, nil)
 	secret := filepath.Join(t.TempDir(), "host-secret")
@@ -148,7 +148,7 @@ func TestAttack_Isolation(t *testing.T) {
 	if mounts := hostMounts(t, mark); len(mounts) > 0 {
 		t.Errorf("a mount of the guest is the host's: %q", mounts)
 	}
-	// What one guest did to its image, the next does not see.
+	// A guest's changes to its image are invisible to the next guest.
 	if out, code := open(t, nil).root(t, "openssl version | grep -q OpenSSL"); code != 0 {
 		t.Errorf("a second machine sees a changed image: %s", out)
 	}
@@ -354,8 +354,8 @@ func TestAttack_ForkBomb(t *testing.T) {
 	t.Logf("killed and destroyed in %v", time.Since(begun))
 }
 
-// Row R3: who uses more memory than allowed ends, for that reason, whichever
-// process the kernel picks.
+// Row R3: a machine that exceeds its memory limit ends with the reason oom_killed,
+// whichever process the kernel picks.
 func TestAttack_MemoryBomb(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int64{128, 512} {

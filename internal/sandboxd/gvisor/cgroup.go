@@ -126,7 +126,7 @@ func (c *cgroups) group(id string) *group {
 	return g
 }
 
-// create makes a group with limits. If it fails, nothing of it is left.
+// create makes a group with limits. On failure it removes the group.
 func (c *cgroups) create(id string, res *specs.LinuxResources) (*group, error) {
 	if c == nil {
 		return nil, nil
@@ -454,9 +454,9 @@ func (g *group) keyed(controller, file, key string) int64 {
 	return 0
 }
 
-// forSentry presents the limits to gVisor, which sizes the guest's view of CPUs
-// and memory by them. gVisor does nothing else with it, and if it did would be told
-// that it cannot.
+// forSentry presents the limits to gVisor, which sizes the guest's view of CPUs and
+// memory by them. gVisor does nothing else with the cgroup; every other operation would
+// return errLimitsOnly.
 func (g *group) forSentry(cpus int) cgroup.Cgroup {
 	if g == nil {
 		return nil

@@ -25,14 +25,14 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// runtimeName is State.Runtime of what this package saves.
+// runtimeName is State.Runtime of every State that this package saves.
 const runtimeName = "gvisor"
 
 // diskVersion is the version of gVisor's own format of disks, which it writes
 // into the manifest of its own.
 const diskVersion = 1
 
-// A checkpoint is files, of one of two sets.
+// A checkpoint consists of one of two sets of files.
 var (
 	// memoryFiles are a whole machine: the sentry's own objects, which only the
 	// same build can read, and where the pages of memory and disk belong, and
@@ -265,9 +265,9 @@ func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []s
 // crashTime is how long a crashing sentry has to say why.
 const crashTime = 5 * time.Second
 
-// crashed is for when a sentry has broken off a call, as one does that crashes: one
-// whose writer is killed while it opens the files of its memory does. It returns
-// when the machine's end is known, and says why it ended.
+// crashed waits for the end of a machine whose sentry has broken off a call, and returns
+// why the machine ended. A sentry breaks off a call when it crashes, for example because
+// the pager that saves was killed while the sentry opened the files of its memory.
 func (in *instance) crashed() error {
 	timer := time.NewTimer(crashTime)
 	defer timer.Stop()
@@ -302,7 +302,7 @@ func (in *instance) call(method string, args any) error {
 	defer conn.Close()
 	err = conn.Call(method, args, nil)
 	var said urpc.RemoteError
-	// What gVisor says of an answer that does not come wraps nothing.
+	// gVisor's error for a missing answer wraps no other error, so its text is compared.
 	if err != nil && !errors.As(err, &said) && strings.HasPrefix(err.Error(), "urpc method ") {
 		return fmt.Errorf("%w: %v", errBrokenOff, err)
 	}

@@ -286,7 +286,7 @@ func (f *forkable) readopt(t *testing.T) {
 func TestAdopt_NoRoom(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
-	// What the note of the new link is written to first.
+	// The note of the new link is first written to this path.
 	if err := os.Mkdir(filepath.Join(f.dir, f.ID(), "state.json.new"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func TestAdopt_Destroying(t *testing.T) {
 	if err := rt.Reap(t.Context(), f.ID()); err != nil {
 		t.Fatal(err)
 	}
-	// A process that has ended and that nobody has waited for has no arguments.
+	// A zombie process has no arguments.
 	if argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(argv) > 0 {
 		t.Errorf("its sentry runs: %q, %v", argv, err)
 	}
@@ -366,8 +366,8 @@ func TestDetach_Idle(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
 	for range 10 {
-		// That connections end is the last the guest is told, and at once the link's
-		// other end is gone.
+		// The end of the connections is the last event the guest sees; right after it the
+		// link's other end is gone.
 		checktest.Must(f.Health(t.Context()))(t)
 		f.readopt(t)
 	}

@@ -26,7 +26,7 @@ func confine(root int) error {
 	if err := unix.Close(root); err != nil {
 		return fmt.Errorf("close the empty root: %w", err)
 	}
-	// Of the packages that have these, syscall is the one that means all threads.
+	// Package syscall applies these calls to all threads, unlike package unix.
 	if err := syscall.Setgroups(nil); err != nil {
 		return fmt.Errorf("drop groups: %w", err)
 	}
@@ -36,8 +36,8 @@ func confine(root int) error {
 	if err := syscall.Setresuid(nobody, nobody, nobody); err != nil {
 		return fmt.Errorf("drop user: %w", err)
 	}
-	// Refused calls fail. What else the Go runtime may come to want is for comfort,
-	// and no reason to die halfway through a machine.
+	// Refused calls fail and do not kill the pager: further calls of the Go runtime are
+	// optional, and no reason to die in the middle of loading a machine.
 	filter := &seccomp.Program{
 		RuleSets: []seccomp.RuleSet{
 			{Rules: seccomp.DenyNewExecMappings, Action: seccomp.ReturnError.Code(uint16(unix.EPERM))},

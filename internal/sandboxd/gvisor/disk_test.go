@@ -2,7 +2,7 @@ package gvisor_test
 
 import "testing"
 
-// What was written to disk is there in the next machine, and in the one after.
+// Files written to the disk are there in the next machine, and in the machine after that.
 func TestSaveDisk(t *testing.T) {
 	f := openForkable(t, nil)
 	const write = `set -e

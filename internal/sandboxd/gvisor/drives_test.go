@@ -103,8 +103,8 @@ func (d drives) equal(what, got, want string) {
 	}
 }
 
-// What a file system is asked to keep, a drive keeps, for its user, wherever it is
-// mounted next.
+// A drive keeps all that a file system keeps, and belongs to the sandbox's user, wherever
+// the drive is mounted next.
 func TestDrive_Keeps(t *testing.T) {
 	t.Parallel()
 	d := openDrives(t)
@@ -124,10 +124,10 @@ func TestDrive_Keeps(t *testing.T) {
 	}
 }
 
-// Row I8: what is mounted read-only refuses to be written to. Root in the guest,
-// who may mount what it likes there, can have it otherwise, and gVisor's tmpfs lets
-// attributes and lengths of files change in any case: that is its own machine's, and
-// neither the host's, nor of others who read the drive.
+// Row I8: a read-only mount refuses writes. Root in the guest can mount the drive again
+// as it likes, and gVisor's tmpfs lets attributes and lengths of files change in any
+// case, but these changes stay in root's own machine: the host and other readers of the
+// drive do not see them.
 func TestAttack_ReadOnlyDrive(t *testing.T) {
 	t.Parallel()
 	d := openDrives(t)
@@ -169,7 +169,7 @@ func TestAttack_ReadOnlyDrive(t *testing.T) {
 	d.equal("the drive", d.sh(s, false, "ls -A /data; cat /data/file"), "file\noriginal\n")
 }
 
-// content is all that is kept of drives.
+// content returns all that is stored of drives.
 func (d drives) content() string {
 	d.t.Helper()
 	var all strings.Builder
@@ -187,8 +187,8 @@ func (d drives) content() string {
 	return all.String()
 }
 
-// Row F12: of two sandboxes with one drive, none gets at what the other one or
-// the host has by what it puts there.
+// Row F12: files that one sandbox puts on a shared drive give it no access to files of
+// the other sandbox or of the host.
 func TestAttack_SharedDrive(t *testing.T) {
 	t.Parallel()
 	d := openDrives(t)
@@ -276,8 +276,8 @@ func TestDrive_Unmounted(t *testing.T) {
 	d.equal("the drive", d.sh(s, false, "cat /data/file"), "one\n")
 }
 
-// Processes that are saved keep the drives that they read, as they read them: so
-// the drive stays while one sleeps with it.
+// Saved processes keep the drives that they read, in the version that they read. So the
+// drive cannot be deleted while a sandbox hibernates with it.
 func TestDrive_InMemory(t *testing.T) {
 	t.Parallel()
 	d := openDrives(t)

@@ -30,7 +30,7 @@ func TestExit_Crash(t *testing.T) {
 	}
 }
 
-// What of a machine could not be freed is freed by the next call.
+// The next call of Destroy frees the parts of a machine that could not be freed.
 func TestDestroy_Again(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

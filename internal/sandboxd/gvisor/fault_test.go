@@ -157,7 +157,7 @@ func TestAttack_LogFlood(t *testing.T) {
 func TestAttack_Descriptors(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	// Not what the host says it has open, which others change.
+	// The host-wide count of open files would not do: other processes change it.
 	hostFiles := func() (n int) {
 		for _, pid := range []int{os.Getpid(), sentry(t, b.ID())} {
 			files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What a daemon starts has room for a sentry's file descriptors from its beginning.
+// A child of the daemon starts with room for a sentry's file descriptors.
 func TestFileTable(t *testing.T) {
 	newRuntime(t, t.TempDir())
 	status, err := exec.Command("cat", "/proc/self/status").Output()

@@ -44,7 +44,7 @@ func (in mortalInstance) Fork(ctx context.Context, p machine.ForkParams) (*machi
 	return f, nil
 }
 
-// mortalCopy says when its guest is about to be told who it is.
+// mortalCopy reports the point "telling", just before its guest is given its identity.
 type mortalCopy struct{ mortalInstance }
 
 func (c mortalCopy) DialGuest(ctx context.Context) (net.Conn, error) {

@@ -39,7 +39,7 @@ type living struct {
 // pythonMiB is how much data the shell has.
 const pythonMiB = 256
 
-// What is typed into the shell: a line that is empty ends a block.
+// pythonShell is typed into the shell: an empty line ends a block.
 const pythonShell = `import json, os, random, sys, threading, time, zlib
 sys.ps1 = sys.ps2 = ""
 data, count = os.urandom(%d << 20), 0
@@ -190,8 +190,8 @@ func (l *living) goesOn(ref string, shell, server map[string]any) (python, node 
 	return python, node
 }
 
-// What runs goes on in the same process with all it has: paused, hibernated, with
-// the daemon restarted meanwhile, and in ten copies, each of which goes its own way.
+// Running programs continue in the same process with all their state: after a pause,
+// after hibernation with a restart of the daemon, and in ten copies, which then diverge.
 func TestFork_Processes(t *testing.T) {
 	t.Parallel()
 	suite := config(t)
@@ -247,8 +247,9 @@ func TestFork_Processes(t *testing.T) {
 	t.Logf("ten copies have answered after %v", time.Since(began))
 	uuids := map[any]bool{}
 	for i := range pythons {
-		// The kernel's randomness is each copy's own. What a program has drawn from it
-		// before, a seed or a supply as Node's crypto has, is in all of them.
+		// Each copy has its own random numbers from the kernel. Random state that a
+		// program has read from the kernel before, such as a seed or the pool of Node's
+		// crypto, is the same in all copies.
 		uuids[pythons[i]["urandom"]], uuids[nodes[i]["uuid"]] = true, true
 		if pythons[i]["random"] != pythons[0]["random"] {
 			t.Errorf("Python's own generator is at %v in copy %d, and at %v in the first", pythons[i]["random"], i, pythons[0]["random"])

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machines that are forked start to read the files of their checkpoint while it is
-// being written. Who reads waits for a lock: a file is locked from its first byte
-// on, by Fork, and the pager that writes it unlocks what is complete. The lock
-// belongs to the open file that they share, so it stays if the pager dies, until
-// Fork has seen to it that nobody takes a part for the whole.
+// Forked machines start to read the files of their checkpoint while the pager writes
+// them. Readers wait for a lock: Fork locks each file from its first byte on, and the
+// pager that writes the file unlocks each complete part. The lock belongs to the open
+// file description that Fork and the pager share. So if the pager dies the lock stays,
+// until Fork has made sure that nobody takes a part for the whole file.
 
 // lockFile locks all of an open file, also what it does not have yet.
 func lockFile(fd int) error { return setLock(unix.F_OFD_SETLK, fd, unix.F_WRLCK, 0, 0) }

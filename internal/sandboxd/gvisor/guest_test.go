@@ -77,8 +77,8 @@ func TestTmp(t *testing.T) {
 	f.want(t, "full", `head -c 100000000 /dev/zero > /tmp/big; rm /tmp/big; echo on`, "head: error writing 'standard output': No space left on device\non")
 }
 
-// A sandbox that starts again keeps who it is and what was edited; one that
-// starts from another's files is somebody else.
+// A sandbox that starts again keeps its identity and edited files; a sandbox that starts
+// from another sandbox's files gets a new identity.
 func TestStartFrom_Identity(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -180,7 +180,7 @@ print("seen")
 			t.Fatal(err)
 		}
 		b.said(t, filter, "got it")
-		// The agent notices that those it served are gone.
+		// The agent notices that the clients of the original machine are gone.
 		b.want(t, name, "for i in $(seq 1200); do n=$(ls -l /proc/1/fd | grep -c inotify); [ $n = 0 ] && break; sleep 0.05; done; echo $n", "0")
 		again, err := b.Watch(t.Context(), "/tmp", sandbox.WatchParams{})
 		if err != nil {

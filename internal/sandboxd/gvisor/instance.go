@@ -130,8 +130,8 @@ func (in *instance) watch() {
 		in.r.log.Error("sentry crashed", "id", in.st.ID, "message", in.exit.Message, "panic", in.r.panicLog(in.st.ID))
 	}
 	close(in.done)
-	// Nobody answers any more. Whoever is connected learns it now, not when there has
-	// been silence for long.
+	// The guest answers no more. Closing the link tells connected clients now, instead of
+	// after a long silence.
 	if cerr := in.link.Close(); cerr != nil {
 		in.r.log.Error("link of an ended machine is not freed", "id", in.st.ID, "error", cerr)
 	}
@@ -241,7 +241,7 @@ func (in *instance) Stats(context.Context) (machine.Stats, error) {
 	}, nil
 }
 
-// Destroy implements machine.Instance. What fails is done once more by the next call.
+// Destroy implements machine.Instance. The next call repeats the steps that failed.
 func (in *instance) Destroy(ctx context.Context) error {
 	in.asked.Store(true)
 	select {

@@ -17,16 +17,17 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// A sentry can begin with one checkpoint of disks, and a machine's root and each
-// of its drives may have been saved by different ones. So a pager shows it one
-// that they make up together: of the files with the same name, each with a part
-// for each layer, as if they were one (see place), and a manifest that is made
-// for them here. Nothing is copied.
+// A sentry can begin with one checkpoint of disks only, but a machine's root and each of
+// its drives may come from different checkpoints (layers). So the pager presents one
+// combined checkpoint to the sentry: files of the same name in all layers appear as one
+// file (see place), and the manifest for the combined files is made here. Nothing is
+// copied.
 
 // layer is one file system in what SaveDisk has saved.
 type layer struct {
 	dir string
-	// saved is where it was mounted when it was saved, at where it is to be now.
+	// saved is the mount point when the layer was saved, at the mount point in the new
+	// machine.
 	saved, at string
 	// files are the open State, and diskFiles.
 	files openFiles
@@ -166,11 +167,10 @@ func compose(layers []*layer) (openFiles, error) {
 // farApart is more than any file of pages has.
 const farApart = 1 << 44
 
-// place returns where the files of one name, of which there may be several
-// layers' (see compose), begin in what a sentry sees as one. Those it reads from
-// the first byte to the last follow one another, with zeros between them. Those of
-// pages are far apart, so that none reaches into another's, whatever is in the
-// files that say where pages are.
+// place returns where the layers' files of one name begin in the combined file that the
+// sentry sees (see compose). Files that the sentry reads from the first byte to the last
+// follow one another, padded with zeros. Files of pages are farApart, so that no layer's
+// offsets can reach into the pages of another layer, whatever its metadata says.
 func place(name string, sizes []int64) []int64 {
 	begin, next := make([]int64, len(sizes)), int64(0)
 	for i, size := range sizes {

@@ -69,8 +69,8 @@ func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change fun
 	return l, contents
 }
 
-// What a sentry reads through a pager at the places that the manifest made for it
-// names is what each layer has.
+// At the offsets that the combined manifest names, a sentry reads through a pager exactly
+// the bytes of each layer.
 func TestCompose(t *testing.T) {
 	const block = machine.SumBlock
 	root, rootHas := savedDisk(t, "/", "/", 1000, 300, 5*block+4096, nil)
@@ -198,8 +198,8 @@ func TestCompose_Damaged(t *testing.T) {
 	}
 }
 
-// Who reads a file that is being written waits for each part, and gets nothing if
-// it is not completed.
+// A reader of a file that is being written waits for each part, and gets an error if the
+// file is not completed.
 func TestGrowingFiles(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		files, err := unnamedFiles(t.TempDir(), []string{checkpointfiles.StateFileName, checkpointfiles.PagesFileName})
@@ -322,8 +322,8 @@ func memory(t *testing.T) *os.File {
 	return mem
 }
 
-// Row S4: what a sentry says of another processor, or at its end, is told in words
-// for users.
+// Row S4: a sentry's errors about another processor, or at its end, are translated into
+// words for users.
 func TestSentryError(t *testing.T) {
 	for text, want := range map[string]cay.Code{
 		`urpc method "containerManager.Restore" failed: incompatible FeatureSet: feature amx_tile` + "\ngoroutine 1 [running]": cay.NotSupported,

@@ -20,7 +20,8 @@ func (in *instance) SetLimits(vcpus float64, memoryMB int64) error {
 		return fmt.Errorf("change limits of machine %s: %w", in.st.ID, err)
 	}
 	in.st.Limits = res
-	// The rest of what is in memory is changed by others.
+	// The other fields of in.st are changed under other locks, so the stored state is
+	// reloaded.
 	kept, err := in.r.load(in.st.ID)
 	if err != nil {
 		return err

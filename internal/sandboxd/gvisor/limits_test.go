@@ -179,7 +179,7 @@ func TestCgroups_Unusable(t *testing.T) {
 	}
 }
 
-// What gVisor learns of the limits is what makes the guest's view of CPUs and memory.
+// gVisor sizes the guest's view of CPUs and memory by the limits that it is given.
 func TestSentryLimits(t *testing.T) {
 	t.Parallel()
 	g := &group{res: resources(testSpec)}

@@ -23,8 +23,8 @@ func (in *instance) watchLoad() {
 	} else {
 		err = in.loading.Call(boot.ContMgrWaitFSRestore, &boot.WaitFSRestoreArgs{CID: in.st.ID}, nil)
 	}
-	// Other errors are those of a connection that has ended: so has the machine, or
-	// it is no longer ours.
+	// Any other error means that the connection has ended: the machine has ended, or this
+	// daemon has detached from it.
 	var failed urpc.RemoteError
 	if !errors.As(err, &failed) || in.detached.Load() {
 		return

@@ -57,7 +57,7 @@ var obstacleCases = []struct{ name, use, check, end, obstacle string }{
 	{"Bridge", "run('ip link add br0 type bridge'); serve()", "echo()", "run('ip link del br0')", "bridge br0"},
 	{"TUN", "t = os.open('/dev/net/tun', os.O_RDWR); fcntl.ioctl(t, 0x400454ca, struct.pack('16sH14s', b'vpn0', 0x1001, b'')); serve()", "echo()", "os.close(t)", "TUN device vpn0"},
 	{"Pair", "run('ip link add v0 type veth peer name v1'); serve()", "echo()", "run('ip link del v0')", "interface v0 (veth)"},
-	// Nothing was sent in the namespace: what browsers do with their children.
+	// An unused namespace, such as browsers make for their children.
 	{"IdleNamespace", "os.unshare(os.CLONE_NEWNET)", "True", "0", ""},
 	{"Traffic", "serve(); echo()", "echo()", "0", ""},
 }

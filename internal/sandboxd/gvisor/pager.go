@@ -27,7 +27,7 @@ import (
 // pagerName is argv[0] of a pager.
 const pagerName = "cay-pager"
 
-// What a pager does.
+// The modes of a pager.
 const (
 	loads = "load" // it gives a sentry a checkpoint's files
 	paces = "pace" // likewise, not too fast until it is told to hurry
@@ -41,35 +41,36 @@ const (
 	exitDamaged
 )
 
-// A pager stands between a sentry and the files of a checkpoint. They talk over
-// a socket, in gVisor's protocol. It is this program, executed again, as nobody,
-// with an empty root, and with a filter on its system calls; the files are all
-// it has.
+// pagerProcess is a pager, which stands between a sentry and the files of a checkpoint.
+// The sentry and the pager talk over a socket, in gVisor's protocol. The pager is this
+// program, executed again, as nobody, with an empty root and a filter on its system
+// calls; it has no access to anything except its files.
 //
-// One that loads: by itself a sentry loads pages by 128 threads at once, which
-// leave it no processor to start with; a pager copies one piece after another,
-// those first that something waits for, and lets no damaged piece pass. It is in
-// the machine's cgroup, because whoever writes to a page first is charged for it;
-// and it goes on when the daemon ends, because machines do, loaded or not.
+// Loading: without a pager a sentry loads pages by 128 threads at once, which leave it no
+// CPU to start with. A pager copies one piece after another, first the pieces that a
+// program waits for, and refuses damaged pieces. It is in the machine's cgroup, because
+// the kernel charges the first writer of a page for it. It outlives the daemon, because
+// machines do, loaded or not.
 //
-// One that saves: it bounds what is written, and when it has ended, nobody can
-// write any more, as a sentry that has been taken over could that had the files.
-// It is not in the machine's cgroup: a machine that has used up its memory is to
-// be saved, not killed for the room that this takes.
+// Saving: the pager bounds the number of bytes written, and after its end nobody can
+// write to the files any more. If the sentry had the files, a compromised sentry could
+// still write. A saving pager is not in the machine's cgroup: a machine that has used up
+// its memory must be saved, not killed for the memory that saving takes.
 //
-// A pager ends when no one has the sentry's end of the socket open.
+// A pager ends when no process has the sentry's end of the socket open.
 type pagerProcess struct {
 	cmd    *exec.Cmd
 	stderr bytes.Buffer
-	// stop is closed to have one that saves refuse to write on, and one that paces
-	// hurry. One that saves must not end before it is asked to write: a sentry whose
-	// files fail to open crashes. The end of the daemon closes it too. Nil for one
-	// that just loads.
+	// stop is closed to make a saving pager refuse further writes, and a pacing pager
+	// hurry. A saving pager must not end before it is asked to write: a sentry whose
+	// files fail to open crashes. The end of the daemon closes stop too. stop is nil for
+	// a pager that only loads.
 	stop *os.File
 }
 
-// startPager starts a pager and returns the sentry's end of the socket. The files
-// are known by their base names. Those after a State it verifies by that.
+// startPager starts a pager and returns the sentry's end of the socket. The base names of
+// the files are their names in the protocol. The pager verifies the files that follow a
+// State in files, by the sums in that State.
 func (r *Runtime) startPager(does string, limit int64, group *group, files openFiles) (*pagerProcess, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -142,8 +143,10 @@ type loader struct {
 	err   error // what it could not do, if it says so; when it has ended
 }
 
-// failure returns what a pager could not do, when its sentry has ended. It ends with
-// that, but for one that was taken over and has seen to it that it does not.
+// failure returns the error that the pager reported, once the pager has ended, nil if it
+// reported none. The sentry has ended, and a pager ends with its sentry, except that a
+// compromised sentry may have passed on its end of the socket: so failure waits endTime
+// at most.
 func (l *loader) failure() error {
 	if l == nil {
 		return nil
@@ -257,8 +260,8 @@ const (
 
 // pager is the main function of a pager. It returns its exit code.
 func pager(args []string) int {
-	// What gVisor's parts have to say would go to the daemon, and there may be none
-	// any more, which ends who writes to it.
+	// gVisor's log would go to the daemon. If the daemon has ended, writing to it would
+	// kill the pager.
 	gvlog.SetTarget(&gvlog.GoogleEmitter{Writer: &gvlog.Writer{Next: io.Discard}})
 	err := servePages(args)
 	if err == nil {

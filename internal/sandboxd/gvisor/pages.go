@@ -25,19 +25,19 @@ var (
 	errStopped  = errors.New("saving was given up")
 )
 
-// errDamaged is why what was saved cannot be loaded.
+// errDamaged is returned when saved state cannot be loaded.
 var errDamaged = errors.New("what was saved of the machine is damaged")
 
 func damaged(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errDamaged}, args...)...)
 }
 
-// checkpointServer implements stateipc.AsyncFileServerImpl: what a pager serves.
-// All it is asked is of a sentry, which a guest may have taken over.
+// checkpointServer implements stateipc.AsyncFileServerImpl, the server side of a pager.
+// All requests come from a sentry, which a guest may have taken over.
 type checkpointServer struct {
 	does string
-	// files are what it has of each name. Several, of which there are none when it
-	// saves, are parts of what a sentry sees as one file; see place.
+	// files has the files by name. When loading, a name may have several files, which a
+	// sentry sees as one; see place. When saving, each name has one file.
 	files map[string][]servedFile
 
 	bounded bool
@@ -114,14 +114,14 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Of the small files, the sentry buffers as much as it may ask for at once.
+	// For small files, the sentry buffers as much as one request may ask for.
 	r := &pageReader{s: s, maxRead: 64 << 10, parallel: 4}
 	pages := name == checkpointfiles.PagesFileName
 	if pages {
 		r.maxRead, r.parallel = 256<<10, 2
 		if s.does == paces {
-			// What a program waits for waits for its turn behind what nobody needs yet,
-			// which should not take long.
+			// A page that a program waits for is queued behind the pages that are loaded
+			// in advance, so each piece of those should be short.
 			r.maxRead = 64 << 10
 			r.pace = rate.NewLimiter(startRate, int(r.maxRead))
 		}
@@ -328,8 +328,8 @@ func (w *rangeWriter) write(data []byte) error {
 	return nil
 }
 
-// load returns bytes from off on, until end or less, verified if they are to be.
-// They are valid until the next call. There are none if there is no file at off.
+// load returns the bytes from off to end, or fewer, verified if the part has sums. The
+// slice is valid until the next call. It is empty if no part covers off.
 func (r *pageReader) load(off, end int64) ([]byte, error) {
 	i := slices.IndexFunc(r.parts, func(p filePart) bool { return p.begin <= off && off < p.end })
 	if i < 0 {
@@ -346,7 +346,7 @@ func (r *pageReader) load(off, end int64) ([]byte, error) {
 
 // load returns the bytes of the file from off to end, read into buf.
 func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
-	// What is not verified is read in whole blocks.
+	// Unverified bytes are read in whole blocks, because the sums cover whole blocks.
 	first, last := off, end
 	verify := p.sums != nil && slices.Contains(p.seen[off/machine.SumBlock:(end+machine.SumBlock-1)/machine.SumBlock], false)
 	if verify {
@@ -495,9 +495,9 @@ func (w *pageWriter) write() {
 	}
 }
 
-// appendRanges writes ranges of src, one after another, to dst where it stands. A
-// guest that changes them meanwhile gets the mixture it asked for. The kernel
-// copies: what is not there in src, however large that is, takes no memory.
+// appendRanges writes ranges of src, one after another, to dst at its current offset. If
+// the guest changes the ranges meanwhile, the copy is a mixture, at the guest's own risk.
+// The kernel copies, so holes in src take no memory, however large they are.
 func appendRanges(dst, src int, ranges []memmap.FileRange) error {
 	for _, fr := range ranges {
 		for at := int64(fr.Start); at < int64(fr.End); {

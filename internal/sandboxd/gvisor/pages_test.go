@@ -146,7 +146,8 @@ func TestPageReader_Damaged(t *testing.T) {
 	}
 }
 
-// What a sentry hands over must not keep the pager alive, or be without end.
+// Descriptors that a sentry passes must not keep the pager alive, and their number is
+// bounded.
 func TestClientFDs(t *testing.T) {
 	t.Parallel()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

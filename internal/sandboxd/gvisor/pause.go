@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 )
 
-// What Pause and Resume have done is written into the machine's directory: another
-// daemon could not tell a machine that is paused from one that takes its time, and
-// in a sentry pauses nest, which here they must not.
+// The state after Pause and Resume is written into the machine's directory, because
+// another daemon could not tell a paused machine from a slow one. In a sentry pauses
+// nest; here they must not.
 const (
 	pauseFile = "pause"
 
@@ -65,7 +65,8 @@ func (in *instance) change(from, to string, do func(id string) error) error {
 		return errors.Join(err, markPause(dir, from))
 	}
 	if err := markPause(dir, to); err != nil {
-		// It is as it was asked to be. What is in the file says that nobody knows.
+		// The sentry has changed as requested. The file still says markChanging: state
+		// unknown.
 		in.r.log.Error("whether a machine is paused is not noted", "id", in.st.ID, "error", err)
 	}
 	return nil

@@ -96,8 +96,8 @@ func TestPools(t *testing.T) {
 	})
 }
 
-// Row S1 for machines that waited: nothing of one is in another, and nothing of
-// what it was before is in it.
+// Row S1 for pooled machines: no machine shares secrets or random numbers with another
+// machine, or with its own state before it was taken from the pool.
 func TestPool_Identity(t *testing.T) {
 	p := startPool(t, newRuntime(t, t.TempDir()), 3)
 	seen := map[string]map[string]string{} // what, to whose, by value

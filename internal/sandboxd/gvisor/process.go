@@ -28,7 +28,7 @@ func isSentry(pid int, id string) (bool, error) {
 	return args[0] == sentry.Name && slices.Contains(args, "boot") && args[len(args)-1] == id, nil
 }
 
-// sentries returns the processes that are the sentry of a machine: one, or none.
+// filepath.Glob would treat a directory that cannot be opened as empty.
 func sentries(id string) ([]int, error) {
 	// Not filepath.Glob, to which a directory that cannot be opened is an empty one.
 	all, err := os.ReadDir("/proc")

@@ -13,7 +13,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 )
 
-// chosen is the program that sentries are made of, if not this one.
+// chosen is the program that sentries execute, if not this program.
 var chosen struct {
 	once sync.Once
 	file *os.File // open for as long as there is this process
@@ -37,8 +37,8 @@ func UseProgram(path string) error {
 }
 
 func openProgram(path string) (*os.File, error) {
-	// Root may execute what has no bit for it, and nobody what is on a file system
-	// that is mounted so.
+	// Root may execute a file without the execute bit for root, and the user nobody
+	// cannot execute a file on a file system mounted noexec.
 	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, 0); err != nil {
 		return nil, fmt.Errorf("execute %s: %w", path, err)
 	}
@@ -52,10 +52,10 @@ func openProgram(path string) (*os.File, error) {
 	return dupAbove(f, tableFile)
 }
 
-// aboveProgram returns f, which a sentry is given, as a descriptor above that of the
-// program it executes, and closes f. Go's os/exec moves files, in the process that is
-// to execute the program, to descriptors that follow the highest of those it hands
-// over: so the program's is below them, and above those they end as.
+// aboveProgram returns f, a file for the sentry, as a descriptor above the descriptor of
+// the program that the sentry executes, and closes f. In the child, Go's os/exec moves
+// files to descriptors that follow the highest descriptor it hands over. So the program's
+// descriptor stays below these, and above the final descriptors of the files.
 func aboveProgram(f *os.File) (*os.File, error) {
 	if chosen.file == nil {
 		return f, nil
@@ -64,9 +64,9 @@ func aboveProgram(f *os.File) (*os.File, error) {
 	return dupAbove(f, int(chosen.file.Fd())+1)
 }
 
-// ProgramID identifies a program: what the Go linker has written into it, which
-// stands for its contents, or a hash of it if that was left out. It is of
-// 32 of 0-9 a-f.
+// ProgramID identifies a program by the build id that the Go linker wrote into it, which
+// stands for its contents, or by a hash of the whole file if there is no build id. The ID
+// has 32 characters, 0-9 and a-f.
 func ProgramID(program io.ReaderAt) (string, error) {
 	h := sha256.New()
 	if id := linkedID(program); id != nil {
@@ -77,9 +77,8 @@ func ProgramID(program io.ReaderAt) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
-// buildID identifies this program, and with it the others that it carries: what one
-// build has saved of a machine's memory, which has the guest's program in it, only the
-// same can read.
+// buildID identifies this program, and with it the programs that it embeds. A machine's
+// saved memory contains the guest's program and can be read by the same build only.
 var buildID = sync.OnceValues(func() (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -18,11 +18,11 @@ func HandleReexec() {
 	sentry.Main()
 }
 
-// DetachStdio points os.Stdin, os.Stdout and os.Stderr at /dev/null. gVisor
-// hands whatever these variables hold to the init process of each sandbox it
-// starts, and a guest must not get the daemon's log or the user's terminal. So
-// main takes what it needs of them first and then calls this. The file
-// descriptors 0 to 2 stay as they are: a crash of this process is still reported.
+// DetachStdio points os.Stdin, os.Stdout and os.Stderr at /dev/null. gVisor hands the
+// files in these variables to the init process of each sandbox it starts, and a guest
+// must not get the daemon's log or the user's terminal. So main copies the variables that
+// it needs before it calls DetachStdio. The file descriptors 0 to 2 stay as they are: a
+// crash of this process is still reported.
 func DetachStdio() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 // origin is what a machine begins with beside its images. A nil *origin is nothing.
 type origin struct {
 	kind machine.StateKind
-	// files are for a pager: none of them is to be written to. A State is before
-	// those it has the sums of; those before the first are not verified, and may
-	// still be growing (see lockFile).
+	// files are for a pager, which must not write to them. A State precedes the files
+	// whose sums it has; files before the first State are not verified, and may still be
+	// growing (see lockFile).
 	files openFiles
 	// together, if not nil, is closed when all have started that start with it.
 	together <-chan struct{}
@@ -249,7 +249,7 @@ func (r *Runtime) startError(id string, err error) error {
 	return fmt.Errorf("%w%s", err, words)
 }
 
-// errTooSmall is of a machine that is to start from more than its disk or one of
-// its drives may have. openLayer notices most of them.
+// errTooSmall is returned for a machine whose disk, or one of whose drives, is smaller
+// than the saved state. openLayer detects most such machines.
 var errTooSmall = cay.Errorf(cay.TooLarge, "what was saved of the disk, or of a drive, does not fit into the size it is to have").
 	WithHint("give it the size it had")

@@ -49,8 +49,8 @@ while True:
 	return cmd, cursor, got[len(got)-1]
 }
 
-// Row S4: of a machine whose memory or disk turns out to be damaged nothing
-// runs on, and nothing is left.
+// Row S4: a machine whose memory or disk turns out to be damaged ends, and nothing is
+// left behind.
 func TestRestore_Damaged(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -110,7 +110,7 @@ func TestRestore_Damaged(t *testing.T) {
 	}
 }
 
-// What a sentry cannot make sense of, though it is intact, ends in an error.
+// A state that has valid sums but makes no sense to a sentry ends in an error.
 func TestRestore_Nonsense(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -246,8 +246,8 @@ func TestPager_Confined(t *testing.T) {
 		if root, err := os.Readlink(proc + "root"); err != nil || root != filepath.Join(f.dir, ".empty") {
 			t.Errorf("its root is %q, %v", root, err)
 		}
-		// Of files that have a place, only the null device and those it serves, none
-		// of which it can write to.
+		// The files with a path that a pager has open are the null device and the files
+		// it serves, none of them writable.
 		fds, err := os.ReadDir(proc + "fdinfo")
 		if err != nil {
 			t.Fatal(err)

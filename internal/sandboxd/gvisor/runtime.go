@@ -123,7 +123,7 @@ func (r *Runtime) Close() error {
 	return r.table.Close()
 }
 
-// state is what of a machine outlives this process.
+// state is the part of a machine's state that outlives this process, in state.json.
 type state struct {
 	ID      string                `json:"id"`
 	Sandbox *gvsandbox.Sandbox    `json:"sandbox"`
@@ -150,8 +150,8 @@ func sentryConfig(dir string) (*config.Config, error) {
 		"host-settings":  "ignore",
 		"allow-suid":     "true", // sudo
 		"overlay2":       "none",
-		// What must not differ when a machine goes on from a checkpoint, Restore and
-		// its callers check.
+		// Restore and its callers check the properties that must not differ when a
+		// machine continues from a checkpoint.
 		"restore-spec-validation": "ignore",
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary
 	} {

@@ -67,7 +67,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// itselfEnv has sentries be this test, as they are cay where it cannot use cay-sentry.
+// itselfEnv makes sentries execute this test program, as cay does where it cannot use
+// cay-sentry.
 const itselfEnv = "CAY_TEST_ITSELF"
 
 // useProgram has sentries be cay-sentry, as they are in cay, if "make inside" has
@@ -209,7 +210,7 @@ func TestReap_HalfStarted(t *testing.T) {
 	}
 }
 
-// All that a machine consists of is in its cgroup, of whatever origin it is.
+// All processes of a machine are in its cgroup, whatever the machine started from.
 func TestSentry_Group(t *testing.T) {
 	f := openForkable(t, nil)
 	copies := f.fork(t, 1)

@@ -20,8 +20,8 @@ var volatile = disk.Volatile{
 
 func inRoot(path string) string { return strings.TrimPrefix(path, "/") }
 
-// withoutBoot takes the BootID from the content of guest.IdentityFile. Anything else
-// that was written there stays as it is.
+// withoutBoot removes the BootID from the content of guest.IdentityFile. Content in any
+// other format is returned unchanged.
 func withoutBoot(content []byte) []byte {
 	var who guest.Identity
 	if err := json.Unmarshal(content, &who); err != nil {

@@ -23,9 +23,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Row S1: no two copies of a machine get the same random numbers from its kernel,
-// be it a program that ran before or one that starts; only what programs made of
-// a seed that they had goes on alike, which they have to be told.
+// Row S1: no two copies of a machine get the same random numbers from the kernel, neither
+// in programs that ran before the fork nor in new programs. Only generators that a
+// program seeded itself continue alike; such a program must be told of the fork.
 func TestAttack_SameRandom(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -100,9 +100,8 @@ func (f *forkable) allOf(t *testing.T, b box, id string) string {
 	}
 }
 
-// Row S4: what a sentry wrote that was taken over, or who made the state of a
-// drive, must not have a machine show the pages of another drive, or anything
-// else than an error.
+// Row S4: a drive's state written by a compromised sentry, or forged by a user, must not
+// show a machine the pages of another drive; the only allowed result is an error.
 func TestAttack_HostileDrive(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, func(s *machine.Spec) {
@@ -243,8 +242,8 @@ head -c 100000000 /dev/zero > /data/big; stat -c %s /data/big; mkdir -p /other; 
 	}
 }
 
-// Row S13: what is not there any more is not in what is saved of a disk, nor is
-// what the guest was told to let its owner in.
+// Row S13: the saved state of a disk contains neither deleted files nor the guest's
+// token.
 func TestAttack_DeletedSecrets(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

@@ -152,7 +152,7 @@ func TestTrust(t *testing.T) {
 		"node":     `node -e 'fetch("https://localhost:8443/").then(() => process.exit(0), e => { console.log(e); process.exit(1) })'`,
 		// It finds no package, but then it has asked.
 		"pip": `out=$(pip download --retries 0 --index-url https://localhost:8443/ nothing 2>&1); echo "$out"; ! grep -qi certificate <<<"$out"`,
-		// Without the variables: those of no login, or of a service.
+		// Without environment variables, as outside a login or in a service.
 		"curl without environment":   `env -i PATH="$PATH" curl -sS -o /dev/null https://localhost:8443/`,
 		"python without environment": `env -i PATH="$PATH" python3 -c 'import urllib.request as u; u.urlopen("https://localhost:8443/")'`,
 	}
@@ -171,7 +171,8 @@ func TestTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(later, true, all...)
-	// What the distribution does with certificates keeps ours, and others.
+	// The distribution's own update of certificates keeps our certificate, and the
+	// others.
 	if !testing.Short() { // it starts openssl a hundred times
 		if code, said := run(later, `sudo update-ca-certificates && grep -c BEGIN /etc/cay/trust/bundle.pem`); code != 0 {
 			t.Errorf("update-ca-certificates: exit code %d: %s", code, said)

@@ -1,9 +1,9 @@
-// Package sentry is what a sandbox's process is: gVisor's sentry, with its kernel
-// and network stack, and what we have it do before it becomes that. It knows nothing
-// of who starts it but the command line.
+// Package sentry is the program of a sandbox's process: gVisor's sentry, with its kernel
+// and network stack, after some preparations of our own. It knows only its command line,
+// and nothing else of the daemon that starts it.
 //
-// Each sandbox executes it once, so that what it links is what a start costs: each
-// package initializes, each page of the program that this touches is a fault.
+// Each sandbox executes it once, so that its linked packages determine the time of a
+// start: each package initializes, and each touched page of the program is a page fault.
 package sentry
 
 import (
@@ -34,8 +34,8 @@ import (
 // Name is argv[0] of a sentry, which gVisor chooses.
 const Name = "runsc-sandbox"
 
-// Main is the main function of a sentry, and of the umounter that it starts, which
-// is this program once more. It returns if this process was started as neither.
+// Main is the main function of a sentry, and of the umounter that it starts, which is
+// this program too. It returns if this process is neither.
 func Main() {
 	switch os.Args[0] {
 	case Name:
@@ -106,14 +106,14 @@ func traceNothing() { traceInit.Do(func() {}) }
 // itself an empty root.
 var setUpCapabilities = []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT"}
 
-// inOneGo has a sentry, which is nobody already, give up its capabilities where it
-// is, in all of its threads, instead of in a second life: to execute this program
-// once more takes a tenth of its start. gVisor does so by itself for sentries that
-// are less isolated, and lets them keep one for its platform, if they have it. Ours
-// gets by without, as it does after a second life, and so has it no more; nor any
-// that it could come by, nor the right to give those up, which gVisor would do once
-// more, by 40 calls for which all threads stop. early.Start has done it, if this
-// program began there.
+// inOneGo makes a sentry, which runs as nobody already, give up its capabilities in
+// place, in all of its threads, instead of by executing this program again, which takes a
+// tenth of a start. gVisor does so by itself for sentries that are less isolated, and
+// lets them keep one capability for its platform, if they have it. Our sentry needs no
+// capability, so it gives up that one as well, empties the bounding set, and gives up the
+// right to change the bounding set, which gVisor would otherwise clear again, by 40 calls
+// for which all threads stop. early.Start has done all this already, if this program
+// began there.
 func inOneGo(args []string) ([]string, error) {
 	i := slices.Index(args, "--setup-root")
 	if i < 0 {
@@ -131,9 +131,9 @@ func inOneGo(args []string) ([]string, error) {
 	return slices.Insert(slices.Clone(args), i, "--apply-caps"), nil
 }
 
-// gaveUp reports whether this thread has no more capabilities than those, and can
-// come by none. If so it has not been otherwise for any: threads have what who
-// starts them has.
+// gaveUp reports whether this thread has no capabilities except setUpCapabilities, and
+// can gain none. Then the same holds for all threads: a new thread inherits the
+// capabilities of the thread that starts it, and none has ever had more.
 func gaveUp() bool {
 	const setUp = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SYS_CHROOT
 	var has [2]unix.CapUserData
@@ -177,19 +177,19 @@ func pagedDisk(args []string) []string {
 	return slices.Insert(args, last, "--fs-restore-checkpoint-gofer")
 }
 
-// fileFlags matches the flags by which gVisor tells a helper which open files
-// are for it: --controller-fd=5, --io-fds=7, --pass-fd=9:3. It is compiled only in
-// those that need it.
+// fileFlags matches the flags by which gVisor tells a helper which open files are for it:
+// --controller-fd=5, --io-fds=7, --pass-fd=9:3. It is compiled at first use, because most
+// processes do not need it.
 var fileFlags = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^--[a-z-]+-fds?=([0-9]+)(:[0-9]+)?$`)
 })
 
-// dropStrayFiles closes what this process has inherited beyond the files named
-// on its command line. Parts of gVisor open files without close-on-exec, and a
-// daemon starts many sandboxes at once: without this a sentry would hold
-// descriptors that belong to others. Of what the Go runtime has opened in this
-// process, which is close-on-exec, stays what is no file of the host: it looks up
-// there how many processors it may use, and is told instead.
+// dropStrayFiles closes the inherited files that the command line does not name. Parts of
+// gVisor open files without close-on-exec, and a daemon starts many sandboxes at once:
+// without this a sentry would hold descriptors that belong to other sandboxes.
+// Descriptors that the Go runtime opened in this process, which are close-on-exec, stay
+// open unless they are files of the host: the runtime reads the number of CPUs from such
+// a file, so GOMAXPROCS is set explicitly instead.
 func dropStrayFiles(args []string) error {
 	runtime.GOMAXPROCS(runtime.NumCPU())
 	keep := map[string]bool{"0": true, "1": true, "2": true}

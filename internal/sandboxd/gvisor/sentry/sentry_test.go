@@ -11,8 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/seccheck"
 )
 
-// The umounter does what it is told when it is told, and is done before the sentry
-// has begun, as are most packages.
+// The umounter unmounts when it is told to, and ends before the sentry and most other
+// packages are initialized.
 func TestUmounter(t *testing.T) {
 	told, tell, err := os.Pipe()
 	if err != nil {
@@ -40,7 +40,7 @@ func TestUmounter(t *testing.T) {
 	}
 }
 
-// What is not made ready is all there would be.
+// The points that traceNothing skips are all the points that gVisor would initialize.
 func TestTraceNothing(t *testing.T) {
 	traceNothing()
 	before := len(seccheck.Points)

@@ -1,16 +1,14 @@
-// Package early is what is done in a sentry, and in its umounter, before anything
-// else.
+// Package early runs code in a sentry, and in its umounter, before anything else.
 //
-// The umounter is the process that takes /proc away from a sentry as the last step
-// of its start. It is this program, executed by the sentry, and is needed for one
-// system call. See Start for what a sentry does.
+// The umounter is the process that unmounts /proc for a sentry as the last step of the
+// sentry's start. It is this program, executed by the sentry, and makes one system call.
+// Start describes the early code of a sentry.
 //
-// Go initializes packages in the order of their import paths as far as their
-// imports allow, so this one, which imports next to nothing, is done before
-// gVisor and most others have begun. That is why it does its work in an init
-// function, which then does not return: the rest would take several times as
-// long, for every sandbox. If the order were another one, it would be as right,
-// and slower.
+// Go initializes packages in the order of their import paths as far as their imports
+// allow, so this package, which imports next to nothing, is initialized before gVisor and
+// most other packages. Therefore it works in an init function, which does not return: the
+// rest of the initialization would take several times as long, for every sandbox. With
+// another order of initialization the program would still be correct, but slower.
 package early
 
 import (

@@ -1,11 +1,10 @@
-// Package filter is the filter of system calls of a sentry, compiled beforehand.
+// Package filter is the system call filter of a sentry, compiled beforehand.
 //
-// gVisor's own build compiles its filters when it is built, and so do we, as the
-// form in which it comes as a Go module leaves that out: each sentry would compile
-// the same rules again, which takes a tenth of its start. The rules stay gVisor's. A
-// test holds what is here against them, so that another version of gVisor cannot run
-// with the filter of this one; where there is none that fits, as for another
-// architecture, a sentry compiles its own.
+// gVisor's own build compiles its filters at build time, but gVisor's Go module leaves
+// the compiled filters out. Compiling the same rules again would take each sentry a tenth
+// of its start. The rules stay gVisor's. A test compares the compiled filters with the
+// rules, so that another version of gVisor cannot run with the filter of this version;
+// where no compiled filter fits, as on another architecture, a sentry compiles its own.
 package filter
 
 import (

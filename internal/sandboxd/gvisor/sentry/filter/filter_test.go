@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "compile gVisor's rules anew, which takes half a minute, and write them")
 
-// options are those of the sentries that cay starts.
+// options returns the filter options of the sentries that cay starts.
 func options(t *testing.T) config.Options {
 	t.Helper()
 	systrap, err := platform.Lookup("systrap")
