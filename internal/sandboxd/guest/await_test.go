@@ -69,8 +69,8 @@ func TestClient_noAnswer(t *testing.T) {
 	}
 }
 
-// A guest whose connections take as long as its answers, on a host whose CPUs are all
-// taken, is waited for; one that is well is not taken for one that does not answer.
+// On a host whose CPUs are all busy, the client waits for a guest whose connections or
+// answers are slow; a slow guest is not reported as unresponsive.
 func TestClient_lateAnswer(t *testing.T) {
 	for name, late := range map[string]struct{ dial, answer time.Duration }{
 		"answer": {0, 50 * time.Second}, "connection": {50 * time.Second, 0}, "both": {25 * time.Second, 25 * time.Second},

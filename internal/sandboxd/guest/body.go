@@ -11,10 +11,10 @@ import (
 	"sync/atomic"
 )
 
-// body hands a caller's reader to net/http as a request's body. It reads in a
-// goroutine of its own, so that net/http never waits for a source that blocks:
-// it would, even after the request was given up or the connection closed. Of a
-// source that still blocks then, one Read goes on, and what it brings is dropped.
+// body hands a caller's reader to net/http as a request's body. It reads in a goroutine
+// of its own, because net/http would wait for a source that blocks, even after the
+// request was given up or the connection closed. If the source still blocks then, one
+// Read stays in progress, and its data is dropped.
 type body struct {
 	r       io.Reader
 	started atomic.Bool
@@ -61,7 +61,8 @@ func (b *body) attach(req *http.Request) *http.Request {
 	}))
 }
 
-// attempt is a body as one attempt sees it, which closes it when it is over.
+// attempt is the body of one attempt of the request; net/http closes it after the
+// attempt.
 type attempt struct{ *body }
 
 func (attempt) Close() error { return nil }

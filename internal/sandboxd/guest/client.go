@@ -55,7 +55,7 @@ func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *
 			}
 			return &trackedConn{Conn: conn, heard: &c.heard, closed: make(chan struct{})}, nil
 		},
-		// What waits idle is little: a sandbox's calls come one after another.
+		// Few idle connections are needed: a sandbox's calls come one after another.
 		MaxIdleConnsPerHost:    8,
 		IdleConnTimeout:        time.Minute, // less than the agent's, so the agent never hangs up first
 		DisableCompression:     true,
@@ -73,7 +73,7 @@ func (c *Client) cpuWait() time.Duration {
 	return c.CPUWait()
 }
 
-// bearer is a token as it is shown.
+// bearer returns the Authorization header with a token.
 func bearer(token string) string { return "Bearer " + token }
 
 // CloseIdleConnections closes connections that are not in use.

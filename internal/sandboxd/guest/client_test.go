@@ -117,8 +117,8 @@ func TestClient_hostileAnswers(t *testing.T) {
 	}
 }
 
-// Few bytes of JSON can stand for a lot of values: what a guest says does not
-// take many times as much to hold.
+// A few bytes of JSON can encode many values: decoding a guest's answer must not take
+// many times the memory of the answer.
 func TestClient_hostileAmounts(t *testing.T) {
 	id := NewCommandID()
 	of := func(begin, one, end string) http.HandlerFunc {

@@ -132,7 +132,7 @@ func (c *Client) ListCommands(ctx context.Context) ([]sandbox.Command, error) {
 	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
 		return nil, unavailable(&protocolError{"a list of commands that is none"})
 	}
-	// One by one: in few bytes a guest can say that there are a lot.
+	// Commands are decoded singly, because a guest can encode very many in few bytes.
 	var list []sandbox.Command
 	for dec.More() {
 		var one json.RawMessage
@@ -192,9 +192,9 @@ func (c *Client) Resize(ctx context.Context, id string, size sandbox.WindowSize)
 	return c.call(ctx, request{method: http.MethodPost, path: path, query: q, repeat: true}, nil)
 }
 
-// WriteStdin copies r to a command's standard input. See sandboxd.Commands. It
-// sends what r has as soon as it has it, in pieces of at most MaxStdinChunk;
-// pieces of calls made at the same time may alternate.
+// WriteStdin copies r to a command's standard input. See sandboxd.Commands. It sends the
+// bytes of each read of r at once, in chunks of at most MaxStdinChunk; chunks of
+// concurrent calls may alternate.
 func (c *Client) WriteStdin(ctx context.Context, id string, r io.Reader, closeAfter bool) error {
 	path, err := commandPath(id, "/stdin")
 	if err != nil {

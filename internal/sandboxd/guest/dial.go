@@ -50,8 +50,8 @@ func (c *Client) upgrade(conn net.Conn, port uint16) (net.Conn, error) {
 	if err := req.Write(conn); err != nil {
 		return nil, err
 	}
-	// The agent is not believed: its answer is bounded. What comes after the head
-	// are the connection's first bytes.
+	// The agent is not trusted, so its answer is bounded. The bytes after the head are
+	// the connection's first bytes.
 	head := &headReader{r: conn, left: c.http.MaxResponseHeaderBytes}
 	br := bufio.NewReader(head)
 	resp, err := http.ReadResponse(br, req)

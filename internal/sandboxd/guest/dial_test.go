@@ -46,7 +46,7 @@ func TestDial_hostileAnswers(t *testing.T) {
 	}
 }
 
-// What comes with the head of the answer is not lost.
+// Bytes that arrive together with the head of the answer are not lost.
 func TestDial_firstBytes(t *testing.T) {
 	t.Parallel()
 	c := hostile(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -28,8 +28,8 @@ const (
 	maxRetryAfter = time.Minute
 )
 
-// EncodeError returns err as it travels. What has no code is internal, with
-// its text: the guest has no secrets from its daemon.
+// EncodeError returns err as JSON for the wire. An error without a code is sent as
+// internal, with its text: the guest has no secrets from its daemon.
 func EncodeError(err error) []byte {
 	body := ErrorBody{Code: string(cay.CodeOf(err)), Message: cut(err.Error())}
 	if e, ok := errors.AsType[*cay.Error](err); ok {
@@ -86,8 +86,8 @@ func cut(s string) string {
 	return s[:len(s)-1] + "…"
 }
 
-// printable makes text of the guest's fit to show: of bounded length, without
-// characters that steer a terminal or the direction of writing.
+// printable makes a text from the guest fit to show: it bounds the length and removes
+// characters that control a terminal or the direction of writing.
 func printable(s string) string {
 	s = cut(strings.ToValidUTF8(s, "\uFFFD"))
 	steers := func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }

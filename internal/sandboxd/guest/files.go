@@ -160,7 +160,7 @@ func (c *Client) Chmod(ctx context.Context, path string, mode uint32) error {
 	return c.call(ctx, request{method: http.MethodPost, path: "/files/chmod", query: q, repeat: true}, nil)
 }
 
-// Extract unpacks an archive below dir. What was unpacked before an error stays.
+// Extract unpacks an archive below dir. Files unpacked before an error stay.
 func (c *Client) Extract(ctx context.Context, dir string, r io.Reader, p sandbox.ExtractParams) error {
 	q := url.Values{"path": {dir}, "format": {string(p.Format)}, "user": {p.User},
 		"max_bytes": {strconv.FormatInt(p.MaxBytes, 10)}, "max_entries": {strconv.FormatInt(p.MaxEntries, 10)}}
@@ -204,7 +204,7 @@ func (c *Client) raw(ctx context.Context, r request) (*http.Response, context.Ca
 	return resp, stop, nil
 }
 
-// rawBody is the body of an answer that is passed on as it is.
+// rawBody is the unmodified body of an answer.
 type rawBody struct {
 	ctx  context.Context
 	resp *http.Response
@@ -283,8 +283,8 @@ func (e *FileEntry) info(dir string) (*sandbox.FileInfo, error) {
 	return info, nil
 }
 
-// validAbs reports whether p can be an absolute path. A name of 255 bytes in a
-// directory whose path is as long as can be is one, too.
+// validAbs reports whether p can be an absolute path. The limit leaves room for a name of
+// 255 bytes in a directory with the longest possible path.
 func validAbs(p string) bool {
 	return strings.HasPrefix(p, "/") && len(p) <= 2*MaxPath && !strings.ContainsRune(p, 0)
 }

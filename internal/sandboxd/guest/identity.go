@@ -12,16 +12,16 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// IdentityFile tells the programs of a guest who their machine is: an Identity
-// as JSON. It is replaced, at once, whenever the machine starts, and whenever it
-// has become another one: the copy of a running machine, or one that was started
-// before it was known what for. The kernel's random numbers differ in every copy,
-// a program's own generator does not: it is to be seeded anew when this file is
-// another one, which its inode or BootID tells. Who wants to wait for that
-// watches the directory.
+// IdentityFile tells the programs of a guest the identity of their machine: an Identity
+// as JSON. The agent replaces it atomically whenever the machine starts, and whenever the
+// machine gets a new identity: as the copy of a running machine, or when a machine that
+// was started in advance gets its sandbox. The kernel's random numbers differ in every
+// copy; the numbers of a program's own generator do not. So a program should seed its
+// generator again when this file was replaced, as its inode or BootID shows. A program
+// that wants to wait for a replacement watches the directory.
 //
-// It is also how a machine knows, when it starts from saved files, which of their
-// lines it wrote, and on whose behalf. Without it, it is taken for new.
+// A machine that starts from saved files learns from this file which lines of those files
+// the agent wrote, and for which sandbox. Without it, the machine counts as new.
 const IdentityFile = "/etc/cay/identity.json"
 
 // Identity is who a machine is.
@@ -29,8 +29,7 @@ type Identity struct {
 	// Sandbox is the id of the sandbox the machine belongs to. Empty while it
 	// belongs to none.
 	Sandbox string `json:"sandbox,omitempty"`
-	// BootID is random, another one whenever the machine starts or has become
-	// another one.
+	// BootID is random, and changes whenever the machine starts or gets a new identity.
 	BootID     string `json:"boot_id"`
 	Hostname   string `json:"hostname"`
 	MachineID  string `json:"machine_id"`           // of /etc/machine-id: 32 hex digits
@@ -41,16 +40,17 @@ type Identity struct {
 type IdentityRequest struct {
 	Sandbox  string `json:"sandbox"`  // 1 to 128 characters
 	Hostname string `json:"hostname"` // 1 to 63 characters
-	// MachineID is 32 hex digits. Empty: that of before if the machine is of the
-	// same sandbox already, otherwise a random one.
+	// MachineID is 32 hex digits. Empty: the current machine id if the machine belongs to
+	// the same sandbox already, otherwise a random id.
 	MachineID string `json:"machine_id,omitempty"`
 	// TokenSHA256 is HashToken of the token requests carry from now on.
 	TokenSHA256 string `json:"token_sha256"`
-	// User and WorkDir are the new defaults; see Config. Empty: those of before.
+	// User and WorkDir are the new defaults; see Config. Empty: the current defaults
+	// stay.
 	User    string `json:"user,omitempty"`
 	WorkDir string `json:"workdir,omitempty"`
-	// MemoryBytes is how much memory the machine may use, which may be less than
-	// what its kernel was told at its start. 0: what that says.
+	// MemoryBytes is how much memory the machine may use, which may be less than its
+	// kernel was told at its start. 0: the amount that the kernel was told.
 	MemoryBytes int64 `json:"memory_bytes,omitempty"`
 }
 
@@ -104,18 +104,18 @@ type Identified struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Identify makes the guest another machine: it gets the name, a machine id and
-// the defaults of req, and answers to token, and no longer to the one before,
-// from the moment the guest has it. Commands that run go on, and what they wrote
-// stays readable. A guest that was quiesced starts commands again.
+// Identify gives the guest a new identity: the guest gets the name, the machine id and
+// the defaults of req. From that moment it accepts token, and no longer the token before.
+// Running commands go on, and their output stays readable. A quiesced guest starts
+// commands again.
 //
-// Of the files of the machine, /etc/hostname and /etc/machine-id change, and in
-// /etc/hosts the line that the guest wrote itself, if it is still there.
-// IdentityFile is the last to change.
+// The agent changes the files /etc/hostname and /etc/machine-id, and in /etc/hosts the
+// line that it wrote itself, if that line is still there. IdentityFile is the last to
+// change.
 //
-// Doing it again changes nothing. So if it fails, which leaves open which token
-// the guest takes, it is done again with the same arguments; the Client need not
-// be the same, if it has either token. Once it succeeds the Client shows token.
+// Repeating the call changes nothing. If Identify fails, it is unknown which token the
+// guest accepts, so the caller repeats it with the same arguments; another Client will
+// do, if it has either token. After success the Client uses token.
 func (c *Client) Identify(ctx context.Context, req IdentityRequest, token string) (Identified, error) {
 	req.TokenSHA256 = HashToken(token)
 	if err := req.Check(); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// What a guest says that does not play along is bounded, fit to show, and
-// believed of nothing that matters.
+// The answers of a hostile guest are bounded and fit to show, and the client believes
+// nothing important in them.
 func TestIdentify_hostile(t *testing.T) {
 	t.Parallel()
 	req := IdentityRequest{Sandbox: "sbx_1", Hostname: "one"}

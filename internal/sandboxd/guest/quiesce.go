@@ -37,14 +37,14 @@ type Process struct {
 	Command string `json:"command"` // its arguments, cut
 }
 
-// Quiesce ends all processes of a guest, so that its files can be saved: they
-// get SIGTERM, those on a terminal SIGHUP too, and after the grace SIGKILL. Then
-// what is written is synced. The guest still answers afterwards, with the final
-// states and the output of all commands, but starts none (conflict), until
-// Unquiesce or Identify. The caller's own file transfers are the caller's to end.
+// Quiesce ends all processes of a guest, so that its files can be saved: the processes
+// get SIGTERM, processes on a terminal also SIGHUP, and after grace SIGKILL. Then all
+// written data is synced. The guest still answers afterwards, with the final states and
+// the output of all commands, but starts no commands (conflict), until Unquiesce or
+// Identify. The caller must end its own file transfers.
 //
-// Doing it again ends what is left. It goes on when ctx ends. Errors: invalid;
-// unavailable if there are processes that do not end.
+// Calling it again ends the remaining processes. The guest goes on when ctx ends. Errors:
+// invalid; unavailable if some processes do not end.
 func (c *Client) Quiesce(ctx context.Context, grace time.Duration) (Quiesced, error) {
 	if grace < 0 || grace > MaxQuiesceGrace {
 		return Quiesced{}, cay.Errorf(cay.Invalid, "grace %v is not within 0 to %v", grace, MaxQuiesceGrace)
@@ -61,8 +61,8 @@ func (c *Client) Quiesce(ctx context.Context, grace time.Duration) (Quiesced, er
 	return q, nil
 }
 
-// Unquiesce lets a guest start commands again, for a sandbox that is to go on
-// after all. It does no harm to one that was not quiesced.
+// Unquiesce lets a guest start commands again, for a sandbox that is to go on after all.
+// It has no effect on a guest that was not quiesced.
 func (c *Client) Unquiesce(ctx context.Context) error {
 	return c.call(ctx, request{method: http.MethodDelete, path: "/quiesce", repeat: true}, nil)
 }

@@ -12,9 +12,9 @@ const (
 	// ExtraFile has what was given, for programs that add a file to the
 	// authorities they bring along.
 	ExtraFile = "/etc/cay/trust/extra.pem"
-	// BundleFile has the image's bundle and what was given, for programs that
-	// take one file for all. It is a link to the distribution's own bundle where
-	// that could be changed, so that it follows what is added there later.
+	// BundleFile has the image's bundle and the given certificates, for programs that
+	// take one file for all. It is a link to the distribution's own bundle if that bundle
+	// could be changed, so that later additions to the bundle take effect.
 	BundleFile = "/etc/cay/trust/bundle.pem"
 )
 

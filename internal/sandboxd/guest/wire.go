@@ -6,13 +6,13 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Protocol is the version of what a guest understands, which Health tells. Of
-// another build's guest, which a daemon finds when it adopts a machine, nothing
-// is asked that it would ignore.
+// Protocol is the version of the protocol that the guest supports, as Health reports it.
+// A daemon that adopts a machine with another build's guest sends no request that the
+// guest would ignore.
 const Protocol = protocolTimeoutSignal
 
-// What came with which version. A guest refuses, since protocolTimeoutSignal,
-// commands with parameters it does not know; before, it took no notice of them.
+// The versions in which features appeared. Since protocolTimeoutSignal a guest refuses
+// commands with unknown parameters; before, it ignored the parameters.
 const (
 	protocolTimeoutSignal = 1
 	protocolContentOnly   = 1
@@ -33,8 +33,8 @@ const (
 	MaxPageBytes  = 4 << 20  // names and targets of one directory page; a page ends early there
 	MaxGlob       = 10000    // paths a Glob returns
 	MaxGlobBytes  = 8 << 20  // bytes of paths a Glob returns
-	// MaxArgvShown is how many bytes of argv a command's description keeps;
-	// the rest of a longer one is cut there. Start and Exec return all of it.
+	// MaxArgvShown is how many bytes of argv a command's description keeps; the rest is
+	// cut off. Start and Exec return all of argv.
 	MaxArgvShown = 4096
 )
 

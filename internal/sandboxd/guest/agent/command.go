@@ -17,14 +17,14 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// command is a program that was started. It has its own session and process
-// group, whose id is its pid.
+// command is a started program. Its process leads a session and a process group of its own,
+// so the group's id is the pid.
 //
-// Its life: the process starts; it exits (exited is set, signals are refused,
-// its output drains); it is done (exit is set, done is closed, the log is
-// closed). Between exit and done pass at most Limits.Drain, because children it
-// leaves behind may hold its pipes open for ever; what is in the pipes then is
-// read first. What such children write later is kept, too, for who asks later.
+// States: the process runs; it has exited (exited is set, signals are refused, its output
+// drains); it is done (exit is set, done is closed, the log is closed). A command is done
+// at most Limits.Drain after its exit, because children that it leaves behind may hold
+// its pipes open for ever. The bytes in the pipes at that moment are read first. Output
+// that such children write later is kept, too, for later readers.
 type command struct {
 	info  sandbox.Command // as shown; ID to StartedAt never change
 	log   *outputLog
@@ -95,10 +95,10 @@ func (s *Server) launch(id string, pl *plan) (*command, error) {
 	return c, nil
 }
 
-// busyPatience is how long a start is tried again while somebody has the program
-// open for writing. That may be a child of ours: the kernel lets the parent go on
-// a moment before it closes what the child has inherited, and nothing tells when
-// it has.
+// busyPatience is how long a start is repeated while a process has the program open for
+// writing. Such a process may be a child of ours that inherited the descriptor: the kernel
+// lets the parent continue a moment before the child's descriptors are closed, and gives
+// no notice of the close.
 const busyPatience = 64 * time.Millisecond
 
 // collect runs when the process is a zombie, so that its pid, and the process
@@ -126,8 +126,8 @@ func (c *command) signal(sig syscall.Signal) error {
 	}
 	err := syscall.Kill(-c.info.PID, sig)
 	if errors.Is(err, syscall.ESRCH) {
-		// The group is made between fork and exec; the fork has returned, so it
-		// is there. What has left it is the process itself.
+		// The process group is created between fork and exec, and fork has returned. So
+		// the process itself has left its group, and is signaled alone.
 		err = syscall.Kill(c.info.PID, sig)
 	}
 	if err != nil {
@@ -262,12 +262,12 @@ func (s *Server) pump(c *command) *pipeReaders {
 	return p
 }
 
-// maxLingering is of how many commands that are done the pipes are read on.
+// maxLingering is the number of finished commands whose pipes are still read.
 const maxLingering = 256
 
-// detach leaves the reading to itself. Children the command left behind may still
-// write: that is read on, so that they neither block nor die of it, unless there
-// are too many of them. A terminal hangs up instead.
+// detach lets the pipe readers go on by themselves. Children that the command left behind
+// may still write: reading on keeps them from blocking, and from dying of SIGPIPE. Beyond
+// maxLingering commands the pipes are closed. A terminal is hung up instead.
 func (s *Server) detach(c *command, p *pipeReaders) {
 	if c.stdio.tty {
 		c.stdio.closeOutput()
@@ -304,7 +304,8 @@ func (c *command) read(kind guest.Kind, f *os.File, hurried <-chan struct{}, cau
 		if err == nil {
 			n, err = c.readSome(kind, conn, hurried, false)
 		}
-		// No more than is there now: who writes without end is never caught up with.
+		// Only the bytes queued now: a program that writes without end is never caught up
+		// with.
 		for left := queued(conn); err == nil && left > 0 && n > 0; left -= n {
 			n, err = c.readSome(kind, conn, hurried, false)
 		}

@@ -322,9 +322,9 @@ func (s *Server) MakeWorkDir() error {
 	return nil
 }
 
-// Own gives directories, such as the roots of new drives, to the default user. A
-// user that does not exist yet leaves them to root. What fails is in the health
-// the daemon asks for.
+// Own gives directories, such as the roots of new drives, to the default user. If the
+// user does not exist yet, the directories stay root's. Failures appear in the health
+// that the daemon asks for.
 func (s *Server) Own(dirs []string) {
 	if len(dirs) == 0 {
 		return
@@ -344,7 +344,7 @@ func (s *Server) Own(dirs []string) {
 	}
 }
 
-// makeDir makes one directory. If it cannot be made as asked, it is not made.
+// makeDir makes one directory, with the mode and owner asked for, or none.
 func makeDir(dir string, mode uint32, own owner) error {
 	if err := unix.Mkdir(dir, 0o700); err != nil {
 		return err

@@ -208,8 +208,8 @@ func (c *copier) copyFile(srcDir int, name string, dstDir int, as string) error 
 	return finishCopy(to, dstDir, as, &st)
 }
 
-// copyBytes copies content. Holes the file system tells of are not read; large
-// runs of zeros are not written, which does it where it tells of none.
+// copyBytes copies content. It skips holes that the file system reports. It does not
+// write large runs of zeros, which makes holes where the file system reports none.
 func (c *copier) copyBytes(to, from *os.File, size int64) error {
 	pooled := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(pooled)
@@ -301,8 +301,8 @@ func copyAttrs(from, to *os.File) error {
 // maxAttrs bounds the names and each value of a file's attributes.
 const maxAttrs = 64 << 10
 
-// userAttrs reads the user.* attributes of a file. Those of overlay file
-// systems, which mean something to the kernel, are not the user's.
+// userAttrs reads the user.* attributes of a file. The attributes of overlay file systems
+// have a meaning to the kernel, and are not the user's.
 func userAttrs(f *os.File) (map[string][]byte, error) {
 	fd := int(f.Fd())
 	size, err := unix.Flistxattr(fd, nil)

@@ -53,7 +53,7 @@ func (s *Server) handleDial(w http.ResponseWriter, r *http.Request) error {
 	if _, err := io.WriteString(daemon, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+guest.DialProtocol+"\r\n\r\n"); err != nil {
 		return nil // the daemon is gone
 	}
-	// What came with the request's head.
+	// Bytes that arrived together with the request's head.
 	first, err := rw.Reader.Peek(rw.Reader.Buffered())
 	if err == nil && len(first) > 0 {
 		_, err = program.Write(first)

@@ -124,9 +124,8 @@ func removeTree(ctx context.Context, real string) error {
 	return removeAt(ctx, dir, name)
 }
 
-// removeAt goes from directory to directory by descriptors and follows no
-// links, so links that change meanwhile lead it nowhere else. What is gone
-// already is no error.
+// removeAt descends by directory descriptors and follows no links, so links that change
+// meanwhile cannot lead it elsewhere. A file that is gone already is no error.
 func removeAt(ctx context.Context, dir *os.File, name string) error {
 	if err := ctx.Err(); err != nil {
 		return &begunError{err}

@@ -64,12 +64,11 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// extractor unpacks one archive below root. Directories are found by
-// openBeneath; what is made in a directory is made by its bare name, and without
-// following a link there.
+// extractor unpacks one archive below root. It finds directories by openBeneath, and
+// creates each file by its bare name in its directory, without following links.
 //
-// An archive is a stream, so what is wrong with it may show when half of it is
-// unpacked. That stays: much of it may have taken the place of what was there.
+// An archive is a stream, so an error may appear when half of it is unpacked. The
+// unpacked files stay, because many of them may have replaced earlier files.
 type extractor struct {
 	ctx         context.Context // of the one request
 	root        *os.File
@@ -131,7 +130,7 @@ func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error 
 		}
 		h, err := tr.Next()
 		if err == io.EOF {
-			// What follows is padding, and the checksum of a compressed archive.
+			// The rest is padding, and the checksum of a compressed archive.
 			if _, err := copyAll(io.Discard, raw); err != nil {
 				return archiveError(err)
 			}

@@ -202,7 +202,7 @@ func (s *Server) handleRename(w http.ResponseWriter, r *http.Request) error {
 	}
 	err = unix.Rename(from, to)
 	if err == unix.EXDEV {
-		// Another file system: a copy that is complete before it has its name.
+		// On another file system: the copy gets its name when it is complete.
 		if err := copyTree(r.Context(), from, to); err != nil {
 			return fileError("move to", toShown, err)
 		}

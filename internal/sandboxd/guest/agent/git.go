@@ -15,12 +15,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// clone makes a directory a git repository with what a source says. The directory
-// may have files: those the repository has, too, are replaced.
+// clone makes a directory a git repository from a source. The directory may have files:
+// files that the repository also has are replaced.
 //
-// It is not git clone, which wants an empty directory, and fetches no commits that
-// are not at the end of a branch. What is left is what that leaves: all branches,
-// or with a depth the one, as branches of origin.
+// It does not use git clone, which requires an empty directory and fetches only commits
+// that are reachable from a branch. The result is the same as after git clone: all
+// branches, or with a depth the one branch, as branches of origin.
 func (s *Server) clone(ctx context.Context, req guest.SourceRequest, real, dir string) error {
 	g, err := s.newGit(ctx, req, dir)
 	if err != nil {
@@ -83,8 +83,8 @@ type git struct {
 	helper []string          // their options
 }
 
-// askHelper answers git's question for a password, from variables that git alone
-// has. What git says afterwards, that it was right or wrong, it ignores.
+// askHelper answers git's question for a password, from variables that only git has.
+// Git's later reports, that the password was right or wrong, are ignored.
 const askHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$CAY_SOURCE_USERNAME" "$CAY_SOURCE_PASSWORD"; :; }; f`
 
 func (s *Server) newGit(ctx context.Context, req guest.SourceRequest, dir string) (*git, error) {
@@ -115,7 +115,7 @@ func (s *Server) newGit(ctx context.Context, req guest.SourceRequest, dir string
 	return g, nil
 }
 
-// run runs git. What it does with the repository it may, whosever the directory is.
+// run runs git. safe.directory=* lets git use the repository, whoever owns the directory.
 func (g *git) run(args ...string) error {
 	_, err := g.exec(g.env, nil, args)
 	return err
@@ -130,7 +130,7 @@ func (g *git) remote(args ...string) ([]byte, error) {
 }
 
 func (g *git) exec(env map[string]string, options, args []string) ([]byte, error) {
-	// What git does in the background would outlive it, with its environment.
+	// Background processes of git would outlive the command, with its environment.
 	argv := append([]string{"git", "-c", "safe.directory=*", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
 		"-c", "init.defaultBranch=main", "-c", "advice.detachedHead=false"}, options...)
 	h, err := g.s.help(g.ctx, sandbox.CommandParams{Argv: append(argv, args...), Env: env, WorkDir: g.dir})
@@ -152,7 +152,7 @@ var unreachable = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)could not resolve|failed to connect|couldn't connect|connection (was )?(reset|refused|timed out)|timed out|timeout|returned error: (429|5\d\d)|early EOF|hung up`)
 })
 
-// target is what is to be checked out.
+// target is the revision to be checked out.
 type target struct {
 	want   string // to fetch: a ref or the id of a commit; empty: the repository has nothing
 	branch string // the name of the branch; empty: it is none

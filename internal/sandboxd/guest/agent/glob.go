@@ -41,8 +41,8 @@ func (s *Server) handleGlob(w http.ResponseWriter, r *http.Request) error {
 }
 
 const (
-	// maxAlternatives bounds the product of the alternatives of an element's
-	// braces: what matching one name may try.
+	// maxAlternatives bounds the product of the alternatives in an element's braces,
+	// which is the number of attempts to match one name.
 	maxAlternatives = 1024
 	// maxGlobDepth bounds how deep ** looks.
 	maxGlobDepth = 256
@@ -102,8 +102,8 @@ type globber struct {
 	bytes int
 }
 
-// walk finds what matches elems below a directory, which is "" for the root.
-// What cannot be looked into matches nothing.
+// walk finds the paths below a directory that match elems; dir is "" for the root.
+// Directories that cannot be read have no matches.
 func (g *globber) walk(dir string, elems []string) error {
 	if err := g.ctx.Err(); err != nil {
 		return &begunError{err}

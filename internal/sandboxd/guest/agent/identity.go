@@ -21,11 +21,11 @@ import (
 // maxIdentityFile bounds the files that say who a machine is.
 const maxIdentityFile = 1 << 20
 
-// identity is who the machine is, and the files that say so.
+// identity is the identity of the machine, and the files that state it.
 //
-// Files that people edit, too, are theirs but for what we wrote. What that is,
-// guest.IdentityFile has kept: a machine that starts from saved files knows by it
-// that they are not an image's, which may be written over as a whole.
+// In files that users edit, too, only the lines that the agent wrote may change.
+// guest.IdentityFile records these lines. If it exists, the machine started from saved
+// files; without it the files are the image's, and may be overwritten as a whole.
 type identity struct {
 	files   systemFiles
 	setName func(hostname string) error // nil: the machine's name stays
@@ -55,9 +55,9 @@ func (s *self) settle(who guest.Identity, problem error) {
 
 func (s *Server) self() *self { return s.identity.now.Load() }
 
-// Boot makes the files of a machine that starts say who it is, and sets its
-// name. It is called before Serve, once. What fails is in the health the daemon
-// asks for. who has no BootID.
+// Boot writes the files that state the identity of a starting machine, and sets its name.
+// It is called once, before Serve. Failures appear in the health that the daemon asks
+// for. The caller leaves who.BootID empty.
 func (s *Server) Boot(who guest.Identity) {
 	s.identity.mu.Lock()
 	defer s.identity.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// All lines that are the one are replaced, and no other.
+// All lines equal to from are replaced, and no other line.
 func FuzzReplaceLine(f *testing.F) {
 	f.Add([]byte("a\nb\na"), "a", "c")
 	f.Add([]byte("ab\n\na \n"), "a", "b")

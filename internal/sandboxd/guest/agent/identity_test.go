@@ -141,8 +141,8 @@ func become() guest.IdentityRequest {
 	return guest.IdentityRequest{Sandbox: "sbx_2", Hostname: "two", MachineID: twoID}
 }
 
-// A guest that becomes another machine answers to the new token alone; what runs
-// there goes on.
+// A guest that becomes another machine accepts only the new token; its running commands
+// continue.
 func TestIdentify(t *testing.T) {
 	t.Parallel()
 	root := image(t, map[string]string{"/etc/hosts": imageHosts})
@@ -192,7 +192,7 @@ func TestIdentify(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", again, err, res)
 		}
 	}
-	// Of the same sandbox it keeps its machine id.
+	// The same sandbox keeps its machine id.
 	req := become()
 	req.Hostname, req.MachineID = "three", ""
 	if again, err := c.Identify(t.Context(), req, "newer"); err != nil || again.MachineID != twoID || again.BootID == res.BootID {
@@ -204,7 +204,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// Requests that are made at once with the same token: one makes it.
+// Exactly one of several concurrent requests with the same token succeeds.
 func TestIdentify_race(t *testing.T) {
 	t.Parallel()
 	_, addr := serve(t, nil)
@@ -283,7 +283,7 @@ func TestIdentify_invalid(t *testing.T) {
 	}
 }
 
-// What cannot be written is told of; the rest is done.
+// Files that cannot be written are reported; the others are written.
 func TestIdentify_problem(t *testing.T) {
 	t.Parallel()
 	c, _ := serve(t, func(c *agent.Config) { c.Root = image(t, map[string]string{"/etc/machine-id/directory": ""}) })

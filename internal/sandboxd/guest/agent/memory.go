@@ -32,14 +32,15 @@ type memory struct {
 type memoryUse struct {
 	limit    int64
 	programs int64 // and memory file systems
-	// What gVisor uses itself: of the system, of that for its heap, and what is in
-	// use of the heap, garbage included. 0 for other kernels, which do not say.
+	// The memory of gVisor itself: the total from the system, its heap's share of the
+	// total, and the part of the heap in use, garbage included. 0 for other kernels,
+	// which do not say.
 	sentry, heap, inUse int64
 }
 
 const (
-	// freeMemory is how many bytes an archive gets without being asked for, of
-	// names and of content: what other requests get, too.
+	// freeMemory is how many bytes of names, and of content, an archive may take without
+	// asking: other requests take as much.
 	freeMemory = 2 << 20
 	// memoryStep is how many bytes are taken between two looks.
 	memoryStep = 8 << 20
@@ -47,22 +48,23 @@ const (
 	// for what is taken between two looks.
 	minReserve  = 32 << 20
 	reservePart = 32
-	// Memory of what was removed is given back a moment later: so often it is
-	// looked again after so long.
+	// Memory of removed files is given back a moment later: take looks again up to
+	// lookAgain times, every lookAfter.
 	lookAgain = 20
 	lookAfter = 50 * time.Millisecond
 )
 
 func (u memoryUse) reserve() int64 { return max(minReserve, u.limit/reservePart) }
 
-// left is how much may be taken. gVisor does not say how much of what its heap once
-// had it has given back. It does that slowly, so none counts as given back.
+// left returns how many bytes may be taken. gVisor does not report how much of its former
+// heap it has returned. It returns memory slowly, so left counts none as returned.
 func (u memoryUse) left() int64 {
 	return u.limit - u.programs - u.sentry - u.reserve()
 }
 
-// leftForNames is left, for names alone: the heap that holds them comes to twice as
-// much before its garbage is collected. What fits into the heap as it is may be taken.
+// leftForNames returns how many bytes of names may be taken. Names are on gVisor's heap,
+// which grows to twice the size of its live objects before the garbage is collected.
+// Names that fit into the heap at its present size may be taken in any case.
 func (u memoryUse) leftForNames() int64 {
 	return max((u.limit-u.programs-u.reserve())/2-u.inUse, u.heap-u.inUse)
 }
@@ -111,7 +113,7 @@ func (m *memory) tryTake(n int64) (memoryUse, bool, error) {
 	return use, false, nil
 }
 
-// taking is what one archive takes of a memory.
+// taking is the memory that one archive takes.
 type taking struct {
 	memory         *memory
 	names, content int64
@@ -216,9 +218,9 @@ func readMeminfo(name string, keys ...string) ([]int64, error) {
 	return values, nil
 }
 
-// inMemory reports whether the content of a directory's files is in memory: that
-// of a tmpfs is, but for a drive, which gVisor shows as one whose number of files
-// has no bound.
+// inMemory reports whether the contents of a directory's files are in memory: true on a
+// tmpfs, except on a drive, which gVisor shows as a tmpfs without a bound on the number
+// of files.
 func inMemory(dir int) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(dir, &fs); err != nil {

@@ -49,7 +49,7 @@ func unpackWith(t *testing.T, dir string, use memoryUse, n int, size int64) (int
 
 const mib = 1 << 20
 
-// What files take of the memory, wherever they are, is counted before they are made.
+// Memory for files, wherever they are unpacked, is counted before the files are made.
 func TestExtract_memory(t *testing.T) {
 	t.Parallel()
 	roomy := memoryUse{limit: 256 * mib, programs: 32 * mib}
@@ -99,7 +99,7 @@ func TestExtract_memoryContent(t *testing.T) {
 	}
 }
 
-// What the machine may use is what it was told last, if its kernel was told more.
+// The last IdentityRequest sets the memory limit, if the kernel was told a higher limit.
 func TestMemoryUse(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Root: t.TempDir()})

@@ -10,18 +10,18 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// outputs keeps what commands write, in memory, within two bounds: one for each
-// command and one for all. Room is made, in this order, by
+// outputs keeps the output of commands, in memory, within a bound for each command and a
+// bound for all commands together. Room is made, in this order, by
 //
 //  1. forgetting the oldest bytes of the command itself, if it is at its own bound;
 //  2. forgetting output of finished commands, the longest finished first;
 //  3. forgetting the oldest bytes of the running command that keeps most.
 //
-// Bytes that a reader has still to read are claimed: they are not forgotten
-// but hold up the writer, and with it the command, until the reader has them.
-// A reader that reads nothing while it holds up a writer for Limits.Stall loses
-// its claim until it reads again. However much others keep, each command may
-// keep floor bytes, so that none is held up for ever by what others claim.
+// Bytes that a reader has still to read are claimed: they are not forgotten but hold up
+// the writer, and with it the command, until the reader has them. A reader that reads
+// nothing while it holds up a writer for Limits.Stall loses its claim until it reads
+// again. However much other commands keep, each command may keep floor bytes, so that the
+// claims of other commands hold up no command for ever.
 type outputs struct {
 	limits Limits
 
@@ -33,7 +33,7 @@ type outputs struct {
 }
 
 const (
-	// segmentCost is what one segment is counted for besides its bytes.
+	// segmentCost is the bookkeeping cost that is added to the bytes of a segment.
 	segmentCost = 64
 	// floor is what every running command may keep.
 	floor = 32 << 10
@@ -67,7 +67,7 @@ type outputLog struct {
 	changed   chan struct{} // closed when there is more to read; nil if nobody waits
 }
 
-// segment is a run of bytes of one stream. Its bytes never change.
+// segment is a run of bytes of one stream. The bytes never change.
 type segment struct {
 	kind   guest.Kind // KindStdout or KindStderr
 	cursor int64
@@ -317,8 +317,8 @@ func (l *outputLog) bounds() (start, end int64) {
 	return l.start, l.end
 }
 
-// outputReader reads a log from a cursor on. Until it is closed it has a claim
-// on what it has not read.
+// outputReader reads a log from a cursor. Until it is closed, it has a claim on all bytes
+// that it has not read.
 type outputReader struct {
 	log       *outputLog
 	cursor    int64     // guarded by outputs.mu; of the next byte to read
@@ -337,11 +337,11 @@ func (l *outputLog) reader(cursor int64) (*outputReader, error) {
 	return r, nil
 }
 
-// read returns segments to read next, of at most batch bytes together, having
-// waited for some if it follows. truncated says that bytes before the first
-// segment, or without segments before the cursor, are gone. Without segments and
-// error, all was read.
-// What it returns is read when advance is called with the cursor after it.
+// read returns the next segments, of at most batch bytes together. With follow it waits
+// for segments. truncated means that bytes before the first segment, or without segments
+// before the cursor, are lost. Without segments, truncated and error, all was read. The
+// caller confirms that it has read the segments by calling advance with the cursor after
+// them.
 func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, truncated bool, err error) {
 	l, o := r.log, r.log.all
 	o.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// The log against a model: all that was ever written, and which of it must be
+// The log is compared with a model: all bytes ever written, and the bytes that must be
 // readable. Readers here are never slow, so nothing waits.
 func TestOutput_model(t *testing.T) {
 	seedtest.Check(t, func(t *rapid.T) {
@@ -171,7 +171,7 @@ func TestOutput_claims(t *testing.T) {
 	})
 }
 
-// What finds no room when nobody waits for any is lost, and readers are told where.
+// Bytes that find no room are lost if no writer may wait, and readers learn where.
 func TestOutput_lost(t *testing.T) {
 	o := newOutputs(Limits{CommandOutput: 1000, AllOutput: 1 << 20, Running: 4, Stall: time.Hour})
 	l := o.newLog()
@@ -208,7 +208,7 @@ func TestOutput_lost(t *testing.T) {
 	read(0, false, 0, 300)
 	read(901, true)
 	read(901, false)
-	// What a command leaves behind writes on.
+	// Children that a command leaves behind continue to write.
 	claim := func(cursor int64) *outputReader {
 		t.Helper()
 		r, err := l.reader(cursor)

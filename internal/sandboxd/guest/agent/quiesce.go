@@ -53,8 +53,8 @@ func (s *Server) unquiesce() {
 	s.table.setQuiesced(false)
 }
 
-// Quiesce ends all processes of the machine; see guest.Client.Quiesce. Without a
-// Reaper they are those of the commands. Errors: unavailable.
+// Quiesce ends all processes of the machine; see guest.Client.Quiesce. Without a Reaper
+// it ends the processes of the commands only. Errors: unavailable.
 func (s *Server) Quiesce(grace time.Duration) (guest.Quiesced, error) {
 	s.quiescing.Lock()
 	defer s.quiescing.Unlock()
@@ -83,8 +83,8 @@ func (s *Server) Quiesce(grace time.Duration) (guest.Quiesced, error) {
 	return q, cay.Errorf(cay.Unavailable, "%d processes do not end: %v", n, named)
 }
 
-// signalAll signals all processes but this one. That there are none is fine, and
-// so is one that ends meanwhile.
+// signalAll signals all processes except this process. It ignores errors: there may be no
+// process, and a process may end meanwhile.
 func (s *Server) signalAll(sig syscall.Signal) {
 	if s.isInit() {
 		_ = syscall.Kill(-1, sig)

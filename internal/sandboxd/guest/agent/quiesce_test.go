@@ -87,7 +87,7 @@ func TestQuiesce(t *testing.T) {
 	if cmd, err := c.GetCommand(t.Context(), stubborn); err != nil || cmd.Exit == nil || cmd.Exit.Signal != 9 || cmd.PID != q.Named[0].PID {
 		t.Errorf("%+v, %v", cmd, err)
 	}
-	// Who becomes another machine starts commands again.
+	// A quiesced guest that becomes another machine starts commands again.
 	if _, err := c.Identify(t.Context(), become(), "new"); err != nil {
 		t.Fatal(err)
 	}

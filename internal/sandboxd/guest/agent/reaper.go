@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest/agent/process"
 )
 
-// Reaper waits for every child of the process, as PID 1 must: those it was
-// asked to start, and orphans that became its children. There must be no other
-// waiter in the process.
+// Reaper waits for every child of the process, as PID 1 must: for children that it was
+// asked to start, and for orphans that became its children. No other goroutine of the
+// process may wait for children.
 type Reaper struct {
 	spawned chan struct{}      // has an element when there may be children again
 	alone   chan chan struct{} // what it brings is closed when there are no children
@@ -51,7 +51,8 @@ func (r *Reaper) Run() {
 		}
 		r.mu.Lock()
 		if r.failures.Load() != failures {
-			// What we saw may have been that child, and is gone. If not, it waits.
+			// The zombie may have been a child that could not exec, and which package
+			// process has reaped. Otherwise the next round sees it again.
 			r.mu.Unlock()
 			continue
 		}

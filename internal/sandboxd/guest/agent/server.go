@@ -1,20 +1,19 @@
-// Package agent is the guest's side of the protocol in package guest: it
-// starts commands, keeps their output, and does file work, as root of the
-// machine it runs in.
+// Package agent is the guest's side of the protocol in package guest: it starts commands,
+// keeps their output, and does file work, as root of the machine it runs in.
 //
-// It is a library, so that the same code is PID 1 of a sandbox (package initd)
-// and part of a test process (package fake). It knows nothing of the daemon but
-// the hash of a token and the address to expect it from.
+// It is a library, so that the same code is PID 1 of a sandbox (package initd) and part
+// of a test process (package fake). It knows nothing of the daemon but the hash of a
+// token and the address to expect the daemon's connections from.
 //
-// Who the machine is, by name, token and files, can change while it runs; see
-// identity. What happens to it meanwhile, as a whole, it is not told: it may
-// stand still, and be copied, at any instruction. So nothing here may depend on
-// how much time has passed, but output, which holds up a command for a reader
-// that may be gone; see runTimer.
+// The machine's identity, which is its name, its token and some files, can change while
+// the agent runs; see identity. The agent is not told when the machine as a whole is
+// paused or copied, which may happen at any instruction. So nothing here may depend on
+// how much time has passed, except the output, which holds up a command for a reader that
+// may be gone; see runTimer.
 //
-// Commands belong to the Server, not to connections: one lives on when the
-// request that started it ends, and its output is kept, within bounds, for
-// whoever asks with a cursor. See output for what happens at the bounds.
+// Commands belong to the Server, not to connections: a command lives on when the request
+// that started it ends, and its output is kept, within bounds, for callers that ask with
+// a cursor. See output for what happens at the bounds.
 package agent
 
 import (
@@ -230,7 +229,7 @@ func (s *Server) Pause(pause bool) {
 		sig = syscall.SIGSTOP
 	}
 	for _, c := range s.table.running() {
-		// One that exited in between needs neither.
+		// A command that exited in between needs neither signal.
 		_ = c.signal(sig)
 	}
 }

@@ -40,7 +40,7 @@ func clientOf(t *testing.T, addr, token string) *guest.Client {
 	return c
 }
 
-// serveServer is serve, and tells which Server it is.
+// serveServer does the same as serve, and sets *server to the Server.
 func serveServer(t *testing.T, change func(*agent.Config), server **agent.Server) (*guest.Client, string) {
 	t.Helper()
 	cfg := agent.Config{Root: t.TempDir(), TokenSHA256: sha256.Sum256([]byte("token"))}
@@ -114,8 +114,8 @@ func TestTimeout_kill(t *testing.T) {
 	}
 }
 
-// What is in a command's pipes when it ends is read, however little time there is
-// and whoever else has them.
+// All bytes in a command's pipes at its end are read, however short Limits.Drain is and
+// whichever processes still hold the pipes.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	c, _ := serve(t, func(c *agent.Config) { c.Limits.Drain = 1 })
@@ -160,7 +160,7 @@ func TestTimeout_signal(t *testing.T) {
 	if cay.CodeOf(err) != cay.Invalid {
 		t.Errorf("signal 65: %v", err)
 	}
-	// What a later daemon asks for is refused, not ignored.
+	// Parameters of a later daemon are refused, not ignored.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+addr+"/commands",
 		strings.NewReader(`{"id":"cmd_aaaaaaaaaaaaaaaaaaaa","params":{"argv":["true"],"some_day":1}}`))
 	if err != nil {
@@ -199,7 +199,7 @@ func TestLimit_running(t *testing.T) {
 	if _, err := c.Wait(t.Context(), ids[0]); err != nil {
 		t.Fatal(err)
 	}
-	// One that does not start takes no room.
+	// A command that does not start takes no place in the table.
 	for range 3 {
 		if _, err := c.Start(t.Context(), sandbox.CommandParams{Argv: []string{"/no/such"}}); cay.CodeOf(err) != cay.ExecutableMissing {
 			t.Fatalf("got %v", err)
@@ -332,8 +332,8 @@ func TestLimit_connections(t *testing.T) {
 	}
 }
 
-// A program that somebody has open for writing for a moment is started all the
-// same; one that stays open is an error.
+// A program that another process has open for writing for a moment is started all the
+// same; a program that stays open is an error.
 func TestStart_busyProgram(t *testing.T) {
 	root := t.TempDir()
 	c, _ := serve(t, func(cfg *agent.Config) { cfg.Root = root })

@@ -55,8 +55,8 @@ type helper struct {
 	said   string // the end of what it wrote to stderr, as one line
 }
 
-// help runs a program as the machine's user and to its end. It is a command like
-// any other, except that nobody sees it.
+// help runs a program as the machine's user and waits for its end. The program runs as a
+// command that is not shown to users.
 func (s *Server) help(ctx context.Context, p sandbox.CommandParams) (*helper, error) {
 	id := guest.NewCommandID()
 	e, _, err := s.table.reserve(id)

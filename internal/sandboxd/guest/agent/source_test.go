@@ -262,7 +262,7 @@ func TestSource_password(t *testing.T) {
 	}
 }
 
-// What runs for a source ends when the asker leaves.
+// Programs that fetch a source end when the caller's request is canceled.
 func TestSource_canceled(t *testing.T) {
 	t.Parallel()
 	repo := gittest.New(t)

@@ -206,8 +206,8 @@ func onProc(dir string) bool {
 	return syscall.Statfs(dir, &fs) == nil && fs.Type == procMagic
 }
 
-// loginEnv is the environment a login of the user would have. by is who asked,
-// if it differs from who it runs as.
+// loginEnv returns the environment that a login of the user would have. by is the user
+// who asked for the command, if it runs as another user.
 func (s *Server) loginEnv(pl *plan, by *account) map[string]string {
 	env := map[string]string{"PATH": defaultPath, "LANG": "C.UTF-8", "PWD": pl.dir}
 	if pl.params.PTY != nil {
@@ -307,8 +307,8 @@ func (pl *plan) spawn(stdio [3]int) (pid int, err error) {
 	if err == nil {
 		return pid, nil
 	}
-	// The child tells only an errno. The program was there a moment ago, so
-	// what is missing is the interpreter it names.
+	// The child reports only an errno. The program was there a moment ago, so the missing
+	// file is its interpreter.
 	if errors.Is(err, fs.ErrNotExist) && executable(pl.program) == nil {
 		return 0, cay.Errorf(cay.ExecutableMissing, "the interpreter of %q not found", clip(pl.params.Argv[0])).
 			WithHint("look at its first line, or at the loader it is linked to")

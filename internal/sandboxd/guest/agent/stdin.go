@@ -18,7 +18,7 @@ type stdin struct {
 	tty  bool
 	turn chan struct{} // holds an element while nobody writes
 
-	// What follows is the writer's, who has the turn.
+	// The following fields belong to the writer that has the turn.
 	session   string // of the WriteStdin that wrote last
 	offset    int64  // how much of it was written
 	ended     bool   // its end was
@@ -67,7 +67,8 @@ func (s *stdin) write(done <-chan struct{}, session string, offset int64, data [
 		return nil
 	}
 	if s.tty {
-		// In the middle of a line the first one only sends what there is of it.
+		// In the middle of a line, the first end-of-file character only sends the line's
+		// beginning.
 		eof := []byte{s.eofChar(), s.eofChar()}
 		if s.lineStart {
 			eof = eof[:1]

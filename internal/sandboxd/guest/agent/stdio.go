@@ -16,8 +16,9 @@ import (
 type stdio struct {
 	child  [3]int // of the child: to close when it was started
 	shared bool   // but for the first
-	// output is stdout and stderr to read, or the terminal alone. They do not
-	// block. So does input, which is nil if there is none; the terminal is both.
+	// output has the files to read stdout and stderr from, or the terminal alone. input
+	// is the file to write stdin to, nil if there is none. The terminal is both. All of
+	// these files are non-blocking.
 	output []*os.File
 	input  *os.File
 	tty    bool
@@ -138,9 +139,9 @@ func setWindow(fd int, size sandbox.WindowSize) error {
 	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: size.Cols, Row: size.Rows})
 }
 
-// pipe makes a pipe whose end childs is the child's: 0 to read, 1 to write. That one
-// blocks, as programs expect; ours does not, so that reads and writes wait without a
-// thread.
+// pipe makes a pipe; childs is the index of the child's end: 0 to read, 1 to write. The
+// child's end blocks, as programs expect; our end does not, so that reads and writes wait
+// without a thread.
 func pipe(childs int) (child, ours int, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {

@@ -23,9 +23,9 @@ type systemFiles struct {
 // maxSystemLinks is how many links a path may lead through, as on Linux.
 const maxSystemLinks = 40
 
-// locate returns where a path leads, all links followed within the root. What
-// does not exist is taken as it is. It fails for what leads out of the
-// directories that hold a system's own files.
+// locate returns the target of a path, with all links resolved within the root. Missing
+// path elements stay in the result. It fails for targets outside the directories that hold
+// a system's own files.
 func (s systemFiles) locate(name string) (string, error) {
 	at, rest := "", strings.Split(name, "/")
 	missing := false
@@ -88,8 +88,8 @@ func (s systemFiles) read(real string, limit, room int) ([]byte, error) {
 	return data[:n], nil
 }
 
-// has reports whether a file is as write would make it. A file that stays as it is does
-// not make the disk differ from the one that was saved.
+// has reports whether a file has the content and attributes that write would give it. An
+// unchanged file does not make the disk differ from the saved disk.
 func (s systemFiles) has(real string, content []byte) bool {
 	var st unix.Stat_t
 	err := unix.Lstat(s.root+real, &st)

@@ -166,8 +166,8 @@ func (t *commandTable) killAll() {
 	}
 }
 
-// setQuiesced lets no new commands start, or lets them again. Of those that are
-// starting, what starts is killed.
+// setQuiesced stops or resumes new commands. A command that is being started at that
+// moment is killed when it appears.
 func (t *commandTable) setQuiesced(quiesced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -204,10 +204,10 @@ func (t *commandTable) awaitAll(ctx context.Context) bool {
 	return true
 }
 
-// headPatience is how long what an exec begins with waits for the first output, or the
-// exit, to go with it: most programs have ended by then, and each thing that is sent
-// by itself wakes three kernels and whoever waits. Who is to write to the program
-// waits for nothing.
+// headPatience is how long the head of an exec's answer waits for the first output, or
+// the exit, to be sent together with it: most programs have ended by then, and each
+// separate message wakes three kernels and the caller. The head does not wait if the
+// command has standard input, because the caller is to write to it.
 const headPatience = 10 * time.Millisecond
 
 // maxStartBody bounds a StartRequest: argv and env of 2 MiB together, escaped.
@@ -269,7 +269,7 @@ func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader 
 	_, upTo := c.log.bounds()
 	for {
 		if follow && c.isDone() {
-			// What it left behind may write on, without end.
+			// Children that the command left behind may write without end.
 			follow = false
 			_, upTo = c.log.bounds()
 		}
@@ -289,7 +289,7 @@ func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader 
 			return &begunError{f.err}
 		}
 		if len(segs) > 0 || truncated {
-			// What will be sent with the exit need not be flushed before.
+			// Output that will be sent together with the exit need not be flushed before.
 			if !c.ended(cursor) {
 				f.flush()
 			}

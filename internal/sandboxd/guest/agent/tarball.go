@@ -75,7 +75,7 @@ func followed(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// withoutQuery is a URL as it may be shown.
+// withoutQuery returns a URL without user and query, fit to show to people.
 func withoutQuery(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 // maxCertificates is how many certificates a guest is given at most.
 const maxCertificates = 4096
 
-// bundleFiles are where distributions keep the certificates they trust. Several
-// may be names of one file. The first is made where none is there.
+// bundleFiles are the paths at which distributions keep the certificates they trust.
+// Several paths may lead to one file. If no path exists, the agent makes the first.
 var bundleFiles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Arch, Gentoo
 	"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora
@@ -226,8 +226,8 @@ func (t *trustStore) bundles(room int) (found []bundleFile, err error) {
 	return found, errors.Join(problems...)
 }
 
-// withoutSection returns a bundle without what we added to it. A line of ours
-// that has lost its other is left where it is.
+// withoutSection returns a bundle without the sections that the agent added. A begin or
+// end line without its counterpart stays.
 func withoutSection(bundle []byte) []byte {
 	if !bytes.Contains(bundle, []byte(sectionBegin)) {
 		return bundle
@@ -280,7 +280,7 @@ func (t *trustStore) writeAnchors(dir string, certs [][]byte, make bool) error {
 			return err
 		}
 	}
-	// Of a set that was larger; numbers have no gaps.
+	// Files of an earlier, larger set; the numbers have no gaps.
 	for n := len(certs); n < maxCertificates; n++ {
 		if err := unix.Unlink(t.root + file(n)); err == unix.ENOENT {
 			break

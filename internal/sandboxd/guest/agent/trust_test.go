@@ -192,7 +192,7 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// What cannot be done is said, and the rest is done.
+// Steps that cannot be done are reported, and the other steps are done.
 func TestTrust_problems(t *testing.T) {
 	t.Parallel()
 	pipe := func(name string) func(*testing.T, string) {
@@ -295,9 +295,9 @@ func TestTrust_client(t *testing.T) {
 	}
 }
 
-// A machine that starts from saved files trusts the same certificates without another
-// file being written, so that its disk is the one that was saved. Files that somebody
-// has changed are put right.
+// A machine that starts from saved files trusts the same certificates without writing any
+// file, so that its disk equals the saved disk. Files that users have changed are
+// repaired.
 func TestTrust_again(t *testing.T) {
 	t.Parallel()
 	public := cert("public")

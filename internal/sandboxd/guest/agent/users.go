@@ -25,8 +25,8 @@ type account struct {
 	shell  string
 }
 
-// users resolves names by the machine's /etc/passwd and /etc/group, and by
-// nothing else: whoever writes those is root in the machine anyway.
+// users resolves names by the machine's /etc/passwd and /etc/group, and by nothing else:
+// a process that can write these files is root in the machine anyway.
 type users struct {
 	root string
 

@@ -43,7 +43,8 @@ func (s *Server) handleWatch(w http.ResponseWriter, r *http.Request) error {
 	wt := &watcher{prefix: strings.TrimSuffix(s.cfg.Root, "/"), dirs: map[int32]string{}, byDir: map[string]int32{}}
 	wt.queue.wake = make(chan struct{}, 1)
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		// A file is watched by its name, which survives that it is replaced.
+		// A file is watched by its name in its directory, so that the watch survives a
+		// replacement.
 		wt.only, real = path.Base(real), path.Dir(real)
 	} else {
 		wt.recursive = flagParam(r, "recursive")
@@ -104,8 +105,9 @@ func errorBody(e *cay.Error) guest.ErrorBody {
 	return guest.ErrorBody{Code: string(e.Code), Message: e.Message, Hint: e.Hint}
 }
 
-// eventQueue holds events between the watcher and the sender. A repetition of
-// the newest is left out; what finds it full is dropped, and told of.
+// eventQueue holds events between the watcher and the sender. An event equal to the
+// newest is left out. When the queue is full, further events are dropped, and overflow is
+// set.
 type eventQueue struct {
 	wake chan struct{} // has an element when there is something new
 
@@ -251,7 +253,8 @@ func (w *watcher) run() error {
 		n, err := w.file.Read(buf)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// No second half came: it was moved out of what is watched.
+			// No second half of the move came: the file was moved out of the watched
+			// tree.
 			w.flushMoved()
 			if err := w.file.SetReadDeadline(time.Time{}); err != nil {
 				return err
@@ -397,8 +400,8 @@ func (w *watcher) forget(wd int32) {
 	}
 }
 
-// emit queues an event. The temporary names of files being written are not
-// shown: that such a file gets its name shows as the creation of that.
+// emit queues an event. The temporary names of files being written are not shown:
+// renaming such a file to its final name is shown as the creation of that file.
 func (w *watcher) emit(op sandbox.FileOp, p, from string) {
 	if strings.HasPrefix(path.Base(from), tempPrefix) {
 		op, from = sandbox.OpCreate, ""

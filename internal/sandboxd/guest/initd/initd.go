@@ -52,14 +52,14 @@ func run() error {
 	if os.Getpid() != 1 {
 		return errors.New("not the first process of a sandbox; it is started by cay")
 	}
-	// Of use to nobody else: commands get an environment of their own.
+	// Nobody else needs the configuration: commands get an environment of their own.
 	if err := os.Unsetenv(guest.ConfigEnv); err != nil {
 		return err
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	// Caught and dropped, not ignored: that is what commands would inherit, and
-	// nothing could interrupt them any more.
+	// The signals are caught and dropped, not ignored: commands would inherit ignored
+	// signals, and nothing could interrupt them any more.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGPIPE)
 	sum, err := guest.ParseTokenHash(cfg.TokenSHA256)
 	if err != nil {
@@ -143,9 +143,9 @@ func sayReady(gateway netip.AddrPort) {
 	}
 }
 
-// setHostname names the machine, unless that is its name. gVisor gives a machine
-// that is restored from its memory the name it was started by, as long as nobody
-// has set one.
+// setHostname sets the machine's name if it differs. As long as nobody has set a name,
+// gVisor gives a machine that is restored from its memory the name in its new
+// configuration.
 func setHostname(name string) error {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err == nil && unix.ByteSliceToString(uts.Nodename[:]) == name {
@@ -154,9 +154,9 @@ func setHostname(name string) error {
 	return unix.Sethostname([]byte(name))
 }
 
-// tmpOnDisk uncovers the /tmp of the machine's disk. gVisor mounts a tmpfs over
-// an empty one, where files would count as memory and be gone when the machine
-// stops. It is mounted at every start; once there are files in /tmp it is not.
+// tmpOnDisk unmounts the tmpfs that hides the disk's /tmp. gVisor mounts a tmpfs over an
+// empty /tmp, where files would count as memory and be gone when the machine stops. It
+// does so at every start, unless the disk's /tmp has files.
 func tmpOnDisk() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/tmp", &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
@@ -178,7 +178,7 @@ func tmpOnDisk() error {
 
 // setUp prepares what programs expect of a machine.
 func setUp(cfg guest.Config) error {
-	// Whoever started init may have left descriptors open; commands get none.
+	// The parent of init may have left descriptors open; commands get none of them.
 	if err := unix.CloseRange(3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); err != nil && err != unix.ENOSYS && err != unix.EINVAL {
 		return fmt.Errorf("mark descriptors: %w", err)
 	}

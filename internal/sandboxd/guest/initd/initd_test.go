@@ -164,7 +164,7 @@ func boot(t testing.TB, adjust func(*guest.Config)) *machine {
 	}
 	m := &machine{stdio: &strings.Builder{}, cmd: exec.Command("/proc/self/exe")}
 	m.cmd.Env = []string{newRoot + "=" + t.TempDir(), guest.ConfigEnv + "=" + string(config)}
-	// Its output says when it has ended; so it is when it says nothing more.
+	// Wait returns after the end of the output, that is, when all its processes have ended.
 	m.cmd.Stdout, m.cmd.Stderr = m.stdio, m.stdio
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
@@ -411,7 +411,8 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// Roots of new drives belong to the default user; what cannot be given is told of.
+// Roots of new drives belong to the default user; failures to change the owner are
+// reported.
 func TestOwned(t *testing.T) {
 	m := boot(t, func(c *guest.Config) { c.Owned = []string{"/tmp/../etc/ssl", "/no/such"} })
 	if got := m.sh(t, sandbox.CommandParams{}, "stat -c '%U %G %a' /etc/ssl"); got != "worker worker 755" {

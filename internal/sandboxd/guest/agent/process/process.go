@@ -25,12 +25,12 @@ type Program struct {
 	Args []string // with the name of the program
 	Env  []string
 	Dir  string // to begin in, entered with the rights of User
-	// Stdio are the descriptors that become 0, 1 and 2. They are above 2, and close
-	// on exec as all others of this process must.
+	// Stdio are the descriptors that become 0, 1 and 2. They are above 2, and close on
+	// exec, as must all other descriptors of this process.
 	Stdio [3]int
 	// Terminal says that Stdio[0] becomes the terminal of the session.
 	Terminal bool
-	// User is who it runs as. Nil: whoever this process is.
+	// User is the user to run as. Nil: the user of this process.
 	User *User
 }
 

@@ -62,8 +62,8 @@ func set(status, name string) string {
 	return set
 }
 
-// What this process handles, a child does not; what it ignores, a child ignores;
-// nothing is blocked.
+// A child does not handle the signals that this process handles; it ignores the signals
+// that this process ignores; no signal is blocked.
 func TestStart_signals(t *testing.T) {
 	came := make(chan os.Signal, 1)
 	signal.Notify(came)

@@ -14,15 +14,16 @@ type call struct {
 	args   [3]uintptr
 }
 
-// child is a child to be: what it is made by, and what it does until it is another
-// program. The last of its calls is execve, which does not return.
+// child describes a child process: the system call that creates it, and the system calls
+// that it makes before it executes the program. The last call is execve, which does not
+// return.
 type child struct {
 	made  call
 	clone cloneArgs
 	calls [maxCalls]call
 	errno uintptr // of the call that failed
 
-	// What the calls point to, which this keeps where it is.
+	// Memory that the system calls point to; child keeps it alive and in place.
 	path, dir  *byte
 	argv, envv []*byte
 	groups     []uint32
