@@ -8,65 +8,64 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What connections hold of payload that has not arrived yet is bounded, wherever
-// it waits: in our stack, between a flow's two ends, and in the host's kernel. A
-// connection begins with little, which is counted when it opens whether it holds
-// anything or not. Each of its windows doubles as bytes pass, while there is room
-// in what its sandbox and all sandboxes together may hold; the socket keeps to
-// its window by itself. So a connection whose other end takes nothing stays small,
-// a fast one is as fast as without bounds, and where there is no room a connection
-// goes on slowly, or is refused.
+// The payload that connections hold before it has arrived is bounded, wherever it waits:
+// in our stack, between a flow's two ends, and in the host's kernel. A connection begins
+// with small windows, whose full size is counted when it opens, whether they are used or
+// not. Each window doubles as bytes pass, while its sandbox and all sandboxes together
+// are within their bounds; the socket enforces the window by itself. So a connection
+// whose other end takes nothing stays small, and a fast connection is as fast as without
+// bounds. When a bound is reached, a connection goes on slowly, or is refused.
 const (
-	// sandboxBudget is what the connections of one sandbox may hold, in bytes, and
-	// growthBudget what of it is for growth: the rest is for DefaultConnections, or
-	// as many more as the operator allows.
+	// sandboxBudget is how many bytes the connections of one sandbox may hold;
+	// growthBudget of these are for growth. The rest is for the first windows of
+	// DefaultConnections connections, or of more connections if the operator allows more.
 	sandboxBudget = DefaultConnections*connectionFloor + growthBudget
 	growthBudget  = 64 << 20
-	// Those of all sandboxes may hold one part in budgetParts of the machine's
-	// memory, and leastBudget in any case; of that, one part in budgetGrowth is for
-	// growth. So what of it is in the kernel stays below a sixteenth of the memory,
-	// from where on Linux is sparing with it for all TCP connections of the machine.
+	// The connections of all sandboxes may hold 1/budgetParts of the machine's memory, at
+	// least leastBudget; 1/budgetGrowth of this is for growth. So the part in the kernel
+	// stays below 1/16 of the memory, above which Linux begins to restrict all TCP
+	// connections of the machine.
 	budgetParts  = 8
 	budgetGrowth = 4
 	leastBudget  = 256 << 20
-	// sureBudget is what a sandbox may hold however much the others do.
+	// sureBudget is how many bytes a sandbox may hold in any case, however many bytes the
+	// other sandboxes hold.
 	sureBudget = 32 * connectionFloor
-	// growthParts keeps the first windows from taking all: one grows by no more than
-	// one part of the room there is.
+	// growthParts keeps the first windows from taking all growth: each step of a window
+	// takes at most 1/growthParts of the available bytes.
 	growthParts = 8
-	// reclaimEvery is how often windows that are too large for their use give room
-	// back, if there is none.
+	// reclaimEvery is the least time between two calls of reclaim that shrink windows.
 	reclaimEvery = time.Second
 )
 
-// What a window is at first and at most, in bytes of memory.
+// The first and the largest sizes of windows, in bytes of memory.
 const (
-	// The guest is offered half of a window. That has to be a whole segment: after a
-	// loss its stack waits for ever for room for what is left of one. There is some
-	// to spare, since ours counts a segment twice, for good, that brings data where
-	// the packet which opens the connection was lost. It is what a connection begins
-	// with, too: one that was offered more later would be told so by a packet.
+	// The guest is offered half of a window. The offer must hold a whole segment, because
+	// after a loss the guest's stack waits for ever for space for the rest of a segment.
+	// The window has a reserve: if the packet that opens the connection was lost, our
+	// stack counts the next segment with data twice, permanently. The connection begins
+	// with this size, because a larger offer later would cost a packet.
 	leastFromGuest = 160 << 10
 	leastToGuest   = 8 << 10
 	leastFromHost  = 48 << 10 // what servers send before they hear from us
 	leastToHost    = 16 << 10
-	// What Linux gives a fast connection by itself, or more.
+	// At least the sizes that Linux by itself gives a fast connection.
 	mostFromHost = 8 << 20
 	mostToHost   = 4 << 20
 )
 
 const (
-	// connectionFloor is what a connection counts when it opens: its windows, a
-	// piece that the kernel takes beyond its own, and a buffer for each direction.
+	// connectionFloor is counted for a connection when it opens, in bytes: its windows, a
+	// piece that the kernel takes beyond its window, and a buffer for each direction.
 	connectionFloor = leastFromGuest + leastToGuest + leastFromHost + leastToHost + smallBuffer + 2*smallBuffer
-	// packetFloor is what a UDP flow counts: a datagram in each direction, and what
-	// waits in the kernel.
+	// packetFloor is counted for a UDP flow, in bytes: a datagram in each direction, and
+	// the datagrams that wait in the kernel.
 	packetFloor  = 2*datagramBuffer + leastPackets
 	leastPackets = 64 << 10
 	mostPackets  = 256 << 10
 )
 
-// budget is what the connections of all links hold.
+// budget counts the bytes that the connections of all links hold, and bounds them.
 type budget struct {
 	size         int64 // of all together, but for what is sure
 	each, growth int64 // of a link, at most
@@ -79,7 +78,7 @@ type budget struct {
 	reclaimed time.Time
 }
 
-// newBudget returns the budget of sandboxes that may have so many connections.
+// newBudget returns the budget of sandboxes that may have the given number of connections.
 func newBudget(connections int) (*budget, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -93,8 +92,8 @@ func newBudget(connections int) (*budget, error) {
 	}, nil
 }
 
-// share is a link's part of the budget. It can be as large as what is left for
-// all others together.
+// share is a link's part of the budget. It can grow to the size that is left for all
+// other links together.
 type share struct {
 	of *budget
 
@@ -128,14 +127,14 @@ func (s *share) close() {
 	delete(s.of.shares, s)
 }
 
-// roomLocked is how many bytes the share can grow by, and whether it is the
-// sandbox's own bound that says so.
+// roomLocked returns how many bytes the share can grow by. own reports whether the
+// sandbox's own bound, and not the bound of all sandboxes, decides that.
 func (s *share) roomLocked() (n int64, own bool) {
 	left := s.of.size - s.of.used
 	return min(s.of.each, max(left, s.of.sure)) - s.used, s.of.each <= left
 }
 
-// ownBound reports whether the sandbox's own bound is what the share can grow to.
+// ownBound reports whether the sandbox's own bound limits the share's growth.
 func (s *share) ownBound() bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -144,7 +143,7 @@ func (s *share) ownBound() bool {
 }
 
 // take adds n bytes to the share, for a connection, until give. It returns false
-// if there is no room.
+// if a bound would be exceeded.
 func (s *share) take(n int64) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -155,8 +154,8 @@ func (s *share) take(n int64) bool {
 	return true
 }
 
-// takeSpare is take for what connections can do without: half of what the share can
-// be is left to those that open.
+// takeSpare is take for optional buffers: it leaves half of the possible size of the
+// share to connections that open.
 func (s *share) takeSpare(n int64) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -183,7 +182,7 @@ func (s *share) addLocked(n int64) {
 	s.of.used += n
 }
 
-// grow is take for what makes a connection faster.
+// grow is take for bytes that make a connection faster: they count as growth, too.
 func (s *share) grow(n int64) bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -213,8 +212,7 @@ func (s *share) shrink(n int64) {
 	s.addLocked(-n)
 }
 
-// makeRoom has windows give back what they do not need if there is no room for n
-// bytes.
+// makeRoom shrinks windows that are larger than their use if there is no room for n bytes.
 func (s *share) makeRoom(n int64) {
 	s.of.mu.Lock()
 	room, _ := s.roomLocked()
@@ -224,13 +222,14 @@ func (s *share) makeRoom(n int64) {
 	}
 }
 
-// reclaim shrinks windows, from time to time: those of the sandbox if its own
-// bound is reached, else of all. It is called without a window's lock.
+// reclaim shrinks windows, at most once in reclaimEvery: the sandbox's windows if its own
+// bound is reached, else the windows of all sandboxes. The caller must not hold a
+// window's lock.
 func (s *share) reclaim() {
 	b := s.of
 	b.mu.Lock()
 	_, own := s.roomLocked()
-	// What is short may also be room for growth.
+	// The scarce resource may also be the growth of all sandboxes.
 	own = own && s.of.growth-s.growth <= b.size/budgetGrowth-b.grown
 	last, shares := &b.reclaimed, b.shares
 	if own {
@@ -281,7 +280,7 @@ func (w *window) resizeLocked(size int64) {
 	_ = w.resize(size) // what open could do fails only if the socket has ended
 }
 
-// use says that n bytes have passed.
+// use counts n bytes that have passed through the window.
 func (w *window) use(n int) {
 	if w == nil || n <= 0 {
 		return
@@ -312,8 +311,8 @@ func (w *window) count(n int64) bool {
 	return true
 }
 
-// shrink halves a window through which less than its size has passed since the
-// last time. What the socket still holds beyond it is given back when it has left.
+// shrink halves a window through which less than its size has passed since the last call.
+// Bytes that the socket holds beyond the new size stay counted until they have left.
 func (w *window) shrink() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

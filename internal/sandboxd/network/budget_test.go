@@ -28,7 +28,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// sockets are those that the daemon has opened, in the order it did.
+// sockets are the sockets that the daemon has opened, in order.
 type sockets struct {
 	mu  sync.Mutex
 	all []syscall.RawConn
@@ -123,8 +123,8 @@ func (g guestStack) stall(ctx context.Context, addr string) error {
 	return nil
 }
 
-// What a guest sends to servers that do not read is bounded, in the kernel and in
-// all places together. Other connections go on, and what was counted is given back.
+// Bytes that a guest sends to servers that do not read are bounded, in the kernel and in
+// total. Other connections go on, and the counted bytes are given back.
 func TestBudget_stalled(t *testing.T) {
 	const n = 1200
 	var opened *sockets
@@ -256,8 +256,8 @@ func TestBudget_guests(t *testing.T) {
 	conn.Close()
 }
 
-// A connection that is used grows to what a fast one needs; one that is not stays
-// small.
+// A used connection grows to the size that a fast connection needs; an unused connection
+// stays small.
 func TestWindow_growth(t *testing.T) {
 	t.Parallel()
 	var opened *sockets
@@ -404,8 +404,8 @@ func testReclaim(t *testing.T) {
 	}
 }
 
-// What a server that ends first is still to get arrives, when it likes; until then
-// the connection keeps its place.
+// After a server has closed its sending side, it still receives the remaining bytes, at
+// its own pace; until then the connection counts against the limit.
 func TestHostConn_untaken(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, withLimits(sandbox.NetworkLimits{Connections: 1}))
@@ -538,8 +538,8 @@ func beStalled(t *testing.T, addr string) {
 	select {}
 }
 
-// What connections can do without leaves half of the room to those that open, however
-// much of it others have.
+// Optional buffers leave half of the available bytes to connections that open, however
+// many bytes other sandboxes hold.
 func TestShare_takeSpare(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -559,8 +559,8 @@ func TestShare_takeSpare(t *testing.T) {
 			t.Fatal("no room is left for connections")
 		}
 	}
-	// 16 MiB are left. A share can be what is then left for all others, of which 5 is
-	// less than half of 11, and 6 would not be of 10.
+	// 16 MiB are left. The share can grow to the size that is then left for all others:
+	// with 5 MiB taken, 5 is less than half of 11; 6 would not be less than half of 10.
 	if n := takes(other); n != 5 {
 		t.Errorf("beside a sandbox that is full, took %d MiB, want 5", n)
 	}

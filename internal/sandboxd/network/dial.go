@@ -122,7 +122,7 @@ func (l *Link) dialAddr(ctx context.Context, dst netip.AddrPort, left int) (net.
 func (l *Link) dialDirect(ctx context.Context, dst netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	// Ports that are none of the web's are not for proxies.
+	// Proxies are used for the ports of the web only.
 	if dst.Port() == 80 || dst.Port() == 443 {
 		proxy, err := l.egress.upstream.proxyFor(dst.Addr().String(), dst.Port())
 		if err != nil {

@@ -30,9 +30,9 @@ const (
 	handledLookup = 2 * time.Second // for a name that the egress handler is asked about
 )
 
-// qtypes are the types that guests may ask for, besides those that are answered
-// here. What is not among them carries no more than other things than names:
-// zone transfers, ANY, NULL, experiments.
+// qtypes are the types that guests may ask for, besides the types that are answered here.
+// Other types serve no lookup of names, but carry other data: zone transfers, ANY, NULL,
+// experiments.
 var qtypes = []uint16{
 	dns.TypeCNAME, dns.TypeDNAME, dns.TypeNS, dns.TypeSOA, dns.TypePTR, dns.TypeMX, dns.TypeTXT, dns.TypeSRV,
 	dns.TypeNAPTR, dns.TypeCAA, dns.TypeDS, dns.TypeDNSKEY, dns.TypeTLSA, dns.TypeSSHFP, dns.TypeURI,
@@ -144,7 +144,7 @@ func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	case !slices.Contains(qtypes, q.Qtype):
 		return policy.Decision{Rule: "blocked query", Reason: fmt.Sprintf("records of the type %s are not looked up for sandboxes", dns.Type(q.Qtype))}, dns.RcodeRefused
 	case q.Qtype == dns.TypePTR:
-		// What the operator's network calls its own machines is not for guests.
+		// The names of machines in the operator's network are hidden from guests.
 		if ip, ok := reverse(name); ok {
 			if d := l.egress.blockedAddr(netip.AddrPortFrom(ip, 0)); d.Verdict != policy.Allow {
 				return d, dns.RcodeRefused

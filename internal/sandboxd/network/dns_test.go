@@ -110,7 +110,7 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// What is no proper query gets what the protocol has for it, or nothing.
+// Malformed queries get the error code of the protocol, or no answer.
 func TestDNS_odd(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())
@@ -136,7 +136,8 @@ func TestDNS_odd(t *testing.T) {
 	for _, noise := range [][]byte{{}, {1}, []byte(strings.Repeat("x", 300)), checktest.Must(response.Pack())(t), make([]byte, 8000)} {
 		conn.Write(noise)
 	}
-	// What comes next is answered, so they were looked at, and it comes alone.
+	// The next query is answered, so the noise was read; and only this query was
+	// forwarded.
 	if a := ask(t, conn, "api.example.com", dns.TypeA); a.Rcode != dns.RcodeSuccess {
 		t.Errorf("after noise: %v", a)
 	}
@@ -181,7 +182,7 @@ func TestDNS_truncation(t *testing.T) {
 	}
 }
 
-// server is a name server that does what it is told.
+// server starts a name server that answers by handle.
 func server(t *testing.T, handle dns.HandlerFunc) string {
 	t.Helper()
 	var pc net.PacketConn

@@ -106,9 +106,9 @@ func (e *endpoint) deliver(packet *buffer.View) {
 	}
 }
 
-// sendPatience is how long a packet waits for room in the guest's end of the
-// link. A guest's kernel that works makes room in far less; one that does not
-// must not hold up our stack for longer.
+// sendPatience is how long a packet waits for room in the guest's end of the link. A
+// working guest kernel makes room much faster; a stuck guest kernel must not hold up our
+// stack for longer.
 const sendPatience = 5 * time.Millisecond
 
 // WritePackets implements stack.LinkEndpoint. Packets for which there is no

@@ -23,8 +23,8 @@ const (
 	pieceBelow = 128 << 10
 )
 
-// hostConn is a TCP connection of the daemon to a destination, bounded by windows.
-// What it holds in the kernel goes with the process, however that ends.
+// hostConn is a TCP connection of the daemon to a destination, bounded by windows. The
+// kernel frees the connection's buffers when the process ends, in whatever way.
 type hostConn struct {
 	net.Conn // a *net.TCPConn
 	raw      syscall.RawConn
@@ -86,9 +86,10 @@ func (l *Link) bind(conn net.Conn) (net.Conn, error) {
 	return c, nil
 }
 
-// setBuffer sets the size of a socket's buffer, in bytes. The kernel doubles it,
-// for its overhead. The variant force may exceed the system's limit and needs
-// CAP_NET_ADMIN; without it that limit is what we get.
+// setBuffer sets the size of a socket's buffer, in bytes. The kernel doubles the size,
+// for its overhead. The option force may exceed the system's limit and needs
+// CAP_NET_ADMIN; without CAP_NET_ADMIN, setBuffer uses the option plain, and the limit
+// applies.
 func setBuffer(fd, force, plain, size int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
 		return nil
@@ -104,8 +105,8 @@ func control(raw syscall.RawConn, f func(fd int) error) (err error) {
 	return err
 }
 
-// heldBy is what the kernel holds for a socket, in bytes: of what was received, and
-// of what is to be sent. A closed socket holds nothing.
+// heldBy returns the bytes that the kernel holds for a socket: received bytes, and bytes
+// to be sent. A closed socket holds nothing.
 func heldBy(raw syscall.RawConn) (received, sent int64) {
 	_ = control(raw, func(fd int) error {
 		received, sent = socketMemory(fd)
@@ -190,8 +191,8 @@ func (c *hostConn) writePiece(b []byte) (n int, err error) {
 // CloseWrite ends what is sent to the server.
 func (c *hostConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// Close implements net.Conn. What was written is still delivered for untakenTime,
-// as long as the link is there; then gone is closed.
+// Close implements net.Conn. Written bytes are still delivered, for at most untakenTime
+// and while the link exists; then gone is closed.
 func (c *hostConn) Close() (err error) {
 	c.closing.Do(func() {
 		if n, uerr := c.unsent(); uerr != nil || n <= 1 {

@@ -71,8 +71,8 @@ func (f *flow) nameless(conn *guestConn, first []byte, format string, args ...an
 	}
 }
 
-// guess reads until it is clear what the guest speaks, for patience at most. first is
-// what was read, also if there is an error.
+// guess reads until the guest's protocol is known, for patience at most. first has the
+// bytes read, also if there is an error.
 func (f *flow) guess(conn *guestConn, patience time.Duration) (protocol sniff.Protocol, first []byte, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return sniff.Unknown, nil, err

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// dotPort is where DNS is spoken over TLS and QUIC. Names are to be seen and
-// judged, so it is closed.
+// dotPort is the port of DNS over TLS and over QUIC. It is blocked, because the daemon
+// must see the names that guests look up.
 const dotPort = 853
 
 var dotDenied = policy.Decision{Rule: "blocked port 853", Reason: "DNS over TLS is closed: names are resolved by the sandbox's own name server"}
@@ -38,7 +38,7 @@ func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 	if a.Verdict == policy.Deny {
 		return a
 	}
-	// Whoever dials what an address range allows needs no name.
+	// A connection to an address that an address range allows needs no name.
 	byRange := a.Verdict == policy.Allow && k.dialled == dst
 	switch k.stage {
 	case addressed:

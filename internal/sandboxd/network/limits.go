@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What a sandbox may have if the operator says nothing.
+// Default limits of a sandbox.
 const (
 	DefaultConnections          = 2048 // open at one time
 	DefaultConnectionsPerSecond = 1000 // opened, after a burst of as many

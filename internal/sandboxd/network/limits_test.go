@@ -47,8 +47,8 @@ func TestLimits_ofTheOperator(t *testing.T) {
 	}
 }
 
-// The connections of one guest are bounded, as are those still in the making
-// and UDP flows (R16); one that ends makes room.
+// The connections of one guest are bounded, including half-open connections and UDP flows
+// (R16); the end of a connection makes room.
 func TestLimits_connections(t *testing.T) {
 	t.Parallel()
 	const limit = 20
@@ -181,8 +181,8 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// What may ever flow is bounded: not one byte more passes, all is cut, and
-// nothing opens any more (N26); a new link goes on from what the old one used.
+// The total traffic is bounded: not one byte more passes, all connections are cut, and
+// new connections are refused (N26). A new link goes on from the total of the old link.
 func TestLimits_total(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20

@@ -74,8 +74,8 @@ func TestLimits_untaken(t *testing.T) {
 	}
 }
 
-// The same for connections into the guest: those that were closed, but not taken,
-// count among them.
+// Connections into the guest are bounded in the same way, including closed connections
+// whose bytes were not taken.
 func TestLink_DialPort_untaken(t *testing.T) {
 	t.Parallel()
 	l, g := setup(t, denyAll(), EgressConfig{})

@@ -52,16 +52,16 @@ const (
 	maxRefusals  = 256              // connection attempts being answered beyond those that may be open
 	maxInbound   = 2048             // connections to what the guest serves to others
 
-	// What the buffers of connections that are no sandbox's traffic are in our
-	// stack, at first and at most; those of the others are bounded by windows.
+	// The first and largest buffer sizes, in our stack, of connections that carry no
+	// traffic of the sandbox; the buffers of other connections are bounded by windows.
 	defaultTCPBuffer = 256 << 10
 	maxTCPBuffer     = 1 << 20
 )
 
 const nicID tcpip.NICID = 1
 
-// linkRange is what the addresses of links are in. No guest reaches it through
-// the daemon, even if the operator allows the range around it.
+// linkRange has the addresses of all links. No guest reaches it through the daemon, even
+// if the operator allows a range that contains it.
 var linkRange = netip.PrefixFrom(GatewayAddr, PrefixLen).Masked()
 
 // Link is the daemon's end of a guest's network. Create it with Egress.NewLink;
@@ -99,11 +99,12 @@ type Link struct {
 	closed  bool
 }
 
-// Pair returns a connected pair of link ends: packets written to one arrive at
-// the other. NewLink takes one; the sentry gets the other.
+// Pair returns a connected pair of link ends: packets written to one end arrive at the
+// other. NewLink takes one end; the sentry gets the other.
 //
-// They are datagram sockets, which have no end: of a SOCK_SEQPACKET whose other end is
-// closed a sentry reads empty packets, without a pause, for as long as it lives.
+// The ends are datagram sockets, which do not report that the other end was closed. From
+// a SOCK_SEQPACKET with a closed other end, a sentry would read empty packets without a
+// pause, as long as it lives.
 func Pair() (ours, guests int, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// guestStack is the guest's side of a link: what the sentry makes of its end.
+// guestStack is the guest's side of a link, as the sentry sets it up.
 type guestStack struct{ *stack.Stack }
 
 // noServer is a name server that nobody listens at.
@@ -57,7 +57,7 @@ func setup(t testing.TB, n sandbox.Network, cfg EgressConfig) (*Link, guestStack
 	return join(t, openEgress(t, cfg), n)
 }
 
-// join is setup with an Egress that is there.
+// join is setup with an existing Egress.
 func join(t testing.TB, e *Egress, n sandbox.Network) (*Link, guestStack) {
 	t.Helper()
 	ours, guests, err := Pair()

@@ -48,7 +48,7 @@ type greeting struct {
 	err      error  // of reading
 }
 
-// word is the protocol as an Outbound has it.
+// word returns the protocol as the field of an Outbound spells it.
 func (g *greeting) word() string {
 	switch g.protocol {
 	case sniff.TLS:

@@ -34,8 +34,8 @@ func TestDot(t *testing.T) {
 	}
 }
 
-// What the operator's network calls its own machines is not for guests, whatever
-// kind of address they have.
+// The names of machines in the operator's network are hidden from guests, for every kind
+// of address.
 func TestDNS_reverse(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())

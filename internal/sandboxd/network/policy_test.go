@@ -19,7 +19,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// What TLS connections reach is decided by the name alone, which we resolve.
+// The name alone, which the daemon resolves, decides where TLS connections go.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	evil := at(networktest.Other, 443) // what a guest pins that wants out
@@ -169,7 +169,7 @@ func (c *slowWriter) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// What has no name to decide by does not leave, and says so.
+// Connections without a name to decide by are refused, and the record says so.
 func TestNameless(t *testing.T) {
 	t.Parallel()
 	ech := helloBytes(t, &tls.Config{ServerName: "inner.example.org", MinVersion: tls.VersionTLS13, EncryptedClientHelloConfigList: echConfig(t, "api.example.com")})

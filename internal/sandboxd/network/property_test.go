@@ -209,7 +209,7 @@ func (w *world) try(ctx context.Context, a attempt) {
 		}
 		defer conn.Close()
 		conn.Write([]byte("x"))
-		// What comes by TCP behind it is judged after it.
+		// A TCP connection dialled after the datagram is judged after it.
 		a = attempt{"raw", netip.AddrPortFrom(GatewayAddr, ReadyPort), ""}
 	}
 	conn, err := gonet.DialContextTCP(ctx, w.Stack, full(a.dst.String()), ipv4.ProtocolNumber)

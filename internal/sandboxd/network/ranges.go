@@ -28,9 +28,9 @@ var blocked = []netip.Prefix{
 	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host
 }
 
-// globalUnicast6 is the only IPv6 space in public use; blocked6 is what of it
-// embeds or serves other networks. Everything else (::, ::1, mapped, NAT64, ULA,
-// link-local, multicast) is outside of it.
+// globalUnicast6 is the only IPv6 space in public use; blocked6 are the ranges within it
+// that embed or serve other networks. All other ranges (::, ::1, mapped, NAT64, ULA,
+// link-local, multicast) are outside globalUnicast6.
 var (
 	globalUnicast6 = netip.MustParsePrefix("2000::/3")
 	blocked6       = []netip.Prefix{
@@ -45,8 +45,8 @@ var (
 // sending mail directly is how a stolen sandbox becomes a spam source.
 var mailPorts = []uint16{25, 465, 587}
 
-// Public reports whether ip is an address of the public internet: one a guest
-// may reach at all. IPv4 addresses mapped into IPv6 are judged as IPv4.
+// Public reports whether ip is an address of the public internet, which guests may reach.
+// IPv4 addresses mapped into IPv6 are judged as IPv4.
 func Public(ip netip.Addr) bool { return blockedAs(ip) == "" }
 
 // blockedAs names the range that keeps guests from ip, and is empty if ip is an

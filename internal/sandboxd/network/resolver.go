@@ -34,10 +34,10 @@ const (
 	negativeTTL = 5 * time.Second // of names that do not exist
 )
 
-// resolver looks names up for guests and for connections on their behalf. One
-// serves all links: an answer is the same for all of them, and what of it a
-// guest may have is for the link to say. It asks the name servers with messages
-// of its own, so that nothing but a name and a type comes from guests.
+// resolver looks names up for guests and for connections on their behalf. One resolver
+// serves all links: an answer is the same for all links, and each link decides which
+// parts of an answer its guest may see. The resolver asks the name servers with messages
+// of its own, so that only a name and a type come from guests.
 type resolver struct {
 	servers []string     // "host:port"
 	first   atomic.Int32 // index of the server that answered last
@@ -111,9 +111,9 @@ func (r *resolver) close() {
 	r.work.Wait()
 }
 
-// lookup returns the IPv4 addresses of a name, which is clean and without a dot
-// at its end. That it has none is an answer; an error says that there is none.
-// Lookups of one name at the same time are one.
+// lookup returns the IPv4 addresses of a name, which is clean and without a final dot. An
+// answer may have no addresses; an error means that there is no answer. Concurrent
+// lookups of the same name are merged.
 func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
 	if a, ok := r.cached(name); ok {
 		return a, nil
@@ -123,7 +123,7 @@ func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
 	}
 	r.work.Add(1)
 	done := r.lookups.DoChan(name, func() (any, error) {
-		// Whoever asked first may leave; others wait for the same answer.
+		// The first caller may leave while other callers wait for the same answer.
 		ctx, cancel := context.WithTimeout(r.ctx, r.lookupTimeout)
 		defer cancel()
 		m, err := r.exchange(ctx, name, dns.TypeA)
@@ -158,9 +158,9 @@ func (r *resolver) cached(name string) (answer, bool) {
 	return a, ok && time.Now().Before(a.expires)
 }
 
-// addresses reads the answer to a question for IPv4 addresses: those of the
-// name itself, or of the last in its chain of aliases. Records of other names
-// are nobody's answer.
+// addresses reads the answer to a question for IPv4 addresses: the addresses of the name
+// itself, or of the last name in its chain of aliases. Records of other names are
+// ignored.
 func addresses(m *dns.Msg) answer {
 	a := answer{rcode: m.Rcode}
 	ttl := uint32(maxTTL / time.Second)
@@ -197,7 +197,7 @@ func addresses(m *dns.Msg) answer {
 	return a
 }
 
-// errNoServers says that there is nobody to ask.
+// errNoServers is returned if no name server is configured.
 var errNoServers = errors.New("the host has no name server")
 
 // exchange asks the name servers in turn, beginning with the one that answered

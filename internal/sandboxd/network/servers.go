@@ -13,9 +13,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 )
 
-// servers are the connections of a link that requests were opened for: those
-// that package intercept makes and keeps. They serve the sandbox for as long as
-// today's policy would open them again.
+// servers has the connections to servers that package intercept opens for the requests of
+// a link. A connection serves the sandbox as long as today's policy would open it again.
 type servers struct {
 	link *Link
 	pool *intercept.Upstream // nil if nothing is intercepted

@@ -88,7 +88,8 @@ func (g guestStack) begin(b *testing.B, name string) net.Conn {
 
 const benchChunk = 256 << 10
 
-// One stream in each mode and direction; the budget is 600 MB/s by name.
+// BenchmarkStream measures a stream in each mode and direction; the goal is 600 MB/s by
+// name.
 func BenchmarkStream(b *testing.B) {
 	for _, bm := range []struct {
 		name   string
@@ -118,8 +119,8 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// What a connection takes until the first byte has come back, by address and by
-// name.
+// BenchmarkConnect measures the time from dialling until the first byte has come back, by
+// address and by name.
 func BenchmarkConnect(b *testing.B) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

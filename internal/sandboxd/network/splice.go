@@ -31,8 +31,8 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq}
 }
 
-// bind has the connection's memory counted, until free. It is for whoever has the
-// connection before anybody uses it.
+// bind makes the connection's memory count in s, until free. It must be called before the
+// connection is used.
 func (c *guestConn) bind(s *share) {
 	o := c.ep.SocketOptions()
 	set := func(set func(int64, bool)) func(int64) error {
@@ -104,7 +104,7 @@ func (c *guestConn) await(idle func()) {
 // nothing of what was sent to it. The stack waits as long for a guest's own end.
 const untakenTime = time.Minute
 
-// Close implements net.Conn. What was written is still delivered; see settle.
+// Close implements net.Conn. Written bytes are still delivered; see settle.
 func (c *guestConn) Close() error {
 	c.once.Do(func() {
 		bound := tcpip.TCPUserTimeoutOption(untakenTime)
@@ -155,8 +155,9 @@ func closeWrite(c net.Conn) error {
 	return fmt.Errorf("close one direction of a %T: %w", c, errors.ErrUnsupported)
 }
 
-// What a direction of a flow reads into: little, and when largeAfter bytes have
-// passed a large buffer while it finds that full, and there is room in the budget.
+// Buffer sizes of one direction of a flow. A direction begins with smallBuffer, and gets
+// bufferSize after largeAfter bytes, when it fills the small buffer and the budget has
+// room.
 const (
 	smallBuffer = 8 << 10
 	bufferSize  = 128 << 10

@@ -134,8 +134,8 @@ func (g guestStack) endpoint(t *testing.T, addr string) (tcpip.Endpoint, *gonet.
 	return ep, gonet.NewTCPConn(&wq, ep)
 }
 
-// What cannot be connected to looks to the guest as it would without us, and is
-// explained in the flow log.
+// A failed connection looks to the guest as it would without the daemon, and the flow log
+// explains it.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())
@@ -151,8 +151,8 @@ func TestFails(t *testing.T) {
 	}
 }
 
-// UDP is relayed in the mode allow-all only; what is refused is refused at once,
-// so that QUIC clients go on by TCP (N15).
+// UDP is relayed in the mode allow-all only; otherwise datagrams are refused at once, so
+// that QUIC clients go on by TCP (N15).
 func TestUDP(t *testing.T) {
 	t.Parallel()
 	quic := at(networktest.Misc, 443)

@@ -232,8 +232,9 @@ const (
 	farewellBytes = 64 << 10
 )
 
-// farewell sends the last words of a connection and waits for the guest to take
-// them: what it still sends would otherwise make them be lost.
+// farewell sends the last bytes of a connection and waits for the guest to take them. It
+// reads what the guest still sends, because unread bytes would reset the connection and
+// lose the last bytes.
 func farewell(conn *guestConn, words []byte) {
 	if conn.SetDeadline(time.Now().Add(farewellTime)) != nil {
 		return

@@ -206,8 +206,8 @@ func TestSetPolicy_invalid(t *testing.T) {
 	}
 }
 
-// Without a daemon there is no way out: what a closed link's guest sends goes
-// nowhere (N19), and a link begins with its policy.
+// Without a daemon there is no way out: packets that the guest of a closed link sends are
+// dropped (N19), and a link begins with its policy.
 func TestClose_failsClosed(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())

@@ -24,10 +24,10 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Placeholder is what guests are told as the address of a name whose own they
-// cannot use: one that only the host's proxy can resolve, or that is on the
-// host's loopback where the operator allows that. It is in a range that is never
-// routed (RFC 2544); a connection to it is read for the name it is for.
+// Placeholder is the address that guests are told for a name whose own address they
+// cannot use: a name that only the host's proxy can resolve, or that is on the host's
+// loopback where the operator allows it. The address is in a range that is never routed
+// (RFC 2544); a connection to it is read to find its name.
 var Placeholder = netip.AddrFrom4([4]byte{198, 18, 53, 80})
 
 const (

@@ -32,8 +32,8 @@ func (t *tape) Write(p []byte) (int, error) {
 	return t.Conn.Write(p)
 }
 
-// rewind returns the sizes of the writes since the last time; those that follow
-// fail with broken, if that is not nil.
+// rewind returns the sizes of the writes since the last call. Later writes fail with
+// broken, unless it is nil.
 func (t *tape) rewind(broken error) []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,8 +108,8 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// What TLS has handed over and the guest does not take is an error of the write
-// that it belongs to.
+// If the guest does not take a batch, the Write whose data is in the batch returns the
+// error.
 func TestBatch_Broken(t *testing.T) {
 	t.Parallel()
 	memory := &room{given: make(chan struct{}, 10)}

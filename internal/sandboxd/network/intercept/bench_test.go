@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// One stream through TLS on both sides.
+// BenchmarkProxy_Stream measures a stream through TLS on both sides.
 func BenchmarkProxy_Stream(b *testing.B) {
 	const size = 256 << 20
 	block := make([]byte, 1<<20)

@@ -252,8 +252,7 @@ func (ca *CA) entry(name string) *leaf {
 	return l
 }
 
-// forget removes a leaf that is no longer of use, so that the next one who asks
-// gets another.
+// forget removes a leaf that is unusable, so that the next caller gets a new leaf.
 func (ca *CA) forget(name string, l *leaf) {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()

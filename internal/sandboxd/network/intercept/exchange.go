@@ -189,8 +189,8 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 	}
 }
 
-// identify gets the token that goes with a forwarded request. It returns false if
-// there is none to be had: then it has answered.
+// identify gets the token for a forwarded request. If that fails, identify answers the
+// request with 502 and returns false.
 func (x *exchange) identify(ctx context.Context, p *Proxy) bool {
 	token := x.guest.session.ForwardToken
 	if token == nil || x.rule == nil || x.rule.Forward == nil {
@@ -358,7 +358,7 @@ func (x *exchange) WriteHeader(status int) {
 	case status >= 200:
 		x.flow.Status = status
 		if x.body != nil && x.body.Open() {
-			// What is left of the body must not be taken for another request.
+			// The rest of the body must not be parsed as the next request.
 			x.Header().Set("Connection", "close")
 		}
 		if h := x.Header(); len(h["Content-Type"]) == 0 {

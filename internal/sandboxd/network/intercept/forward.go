@@ -32,9 +32,9 @@ func dropUpgrade(r *http.Request) {
 	}
 }
 
-// dropHopByHop removes the headers that are for the guest's connection alone,
-// among them those that Connection names. They are not sent on, so no rule may
-// be satisfied by them. What concerns an upgrade stays.
+// dropHopByHop removes the headers that are for the guest's connection alone, including
+// the headers that Connection names. They are not sent on, so no rule may be satisfied by
+// them. The headers of an upgrade stay.
 func dropHopByHop(h http.Header) {
 	upgrade := false
 	for _, list := range h["Connection"] {
@@ -154,8 +154,8 @@ func isForwardHeader(name string) bool {
 	return isHeader(name, tokenHeader) || len(name) >= len(prefix) && isHeader(name[:len(prefix)], prefix)
 }
 
-// audience is the URL that a receiver of forwarded requests knows itself by:
-// where they go, without the path they have of their own.
+// audience returns the URL that identifies a receiver of forwarded requests: the rule's
+// URL, without the path that each request adds.
 func audience(to *url.URL) string {
 	host := strings.ToLower(to.Host)
 	if usual := map[string]string{"http": ":80", "https": ":443"}[to.Scheme]; usual != "" {

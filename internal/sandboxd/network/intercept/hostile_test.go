@@ -14,9 +14,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A server that switches protocols without being asked, or to another one, is
-// left at once: what it holds open would be a descriptor of the daemon for each
-// request, without end.
+// The proxy closes the connection at once if a server switches protocols without being
+// asked, or to another protocol: otherwise each request would leave an open descriptor in
+// the daemon, without end.
 func TestProxy_UpgradeNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	for name, offer := range map[string]string{
@@ -119,8 +119,8 @@ func (politeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Request: r, ContentLength: -1, Body: politeBody{r.Context()}}, nil
 }
 
-// A server that ends its response as soon as it is cut off does not make it look
-// complete.
+// A server that ends its response as soon as the connection is cut does not make the
+// response look complete to the guest.
 func TestRules_PolicyEndsPolitely(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -174,7 +174,7 @@ func TestRules_PolicyEndsWebSockets(t *testing.T) {
 	}
 }
 
-// What Connection names is not sent on, and satisfies no rule.
+// Headers that Connection names are not sent on, and satisfy no rule.
 func TestRules_HopByHop(t *testing.T) {
 	t.Parallel()
 	pinned := sandbox.Match{Headers: []sandbox.FieldMatch{{Key: exact("x-mode"), Value: exact("read")}}}
@@ -296,8 +296,9 @@ func TestRules_ScrubOddPlaces(t *testing.T) {
 	}
 }
 
-// What HTTP/1 cannot have in a target, HTTP/2 cannot either: servers read on
-// behind it, or do not, and rules about queries would be talked around.
+// Request targets that HTTP/1 does not allow are refused in HTTP/2 as well: some servers
+// read the part behind such a character, others do not, so a guest could evade rules
+// about queries.
 func TestRules_HTTP2Target(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host, sandbox.Rule{Match: sandbox.Match{Query: []sandbox.FieldMatch{{Key: exact("readonly"), Value: exact("1")}}}}, sandbox.Rule{Deny: true}))

@@ -52,14 +52,14 @@ type Session struct {
 	// decided without looking at any, and the guest is to be told.
 	Refusal *policy.Decision
 
-	// Dial resolves name, which may be an address for a forwarded request,
-	// checks where it is and connects; Forward targets come here too, and Forwarded
-	// tells them apart, because a request may wait for its turn to dial. Its
-	// RemoteAddr is what records show. The connection is the Upstream's: it
-	// outlives the session, and serves other sessions of the sandbox.
+	// Dial resolves name, which may be an address for a forwarded request, checks the
+	// addresses and connects. It is called for Forward targets, too; Forwarded tells them
+	// apart, because a request may wait for its turn to dial. Records show the
+	// connection's RemoteAddr. The connection belongs to the Upstream: it outlives the
+	// session, and serves other sessions of the sandbox.
 	//
-	// An error of the code permission_denied, or a *Refused, is a denial, which
-	// the guest is told; of any other the guest learns the text too.
+	// An error of the code permission_denied, or a *Refused, is a denial, which the guest
+	// is told; the guest is also told the text of every other error.
 	Dial func(ctx context.Context, name string, port uint16) (net.Conn, error)
 	// Upstream is the sandbox's.
 	Upstream *Upstream
@@ -75,9 +75,10 @@ type Session struct {
 	Record func(sandbox.Flow)
 }
 
-// Memory counts what the connections of a sandbox may hold. HTTP/2 reads ahead of who
-// takes nothing, as far as its windows: it is spoken where there is room for them,
-// and HTTP/1.1, which does not read ahead, where there is none. A nil Memory has room.
+// Memory counts the bytes that the connections of a sandbox may hold. With HTTP/2 the
+// daemon reads ahead of a slow receiver, up to the windows' size. So HTTP/2 is used if
+// Memory has room for the windows, and otherwise HTTP/1.1, which does not read ahead. A
+// nil Memory always has room.
 type Memory interface {
 	// Take takes n bytes, unless it returns false, until Give.
 	Take(n int64) bool
@@ -264,9 +265,9 @@ func (p *Proxy) dismiss(g *guest) {
 	p.served.Done()
 }
 
-// Open answers the TLS handshake of a guest that asks for name, which
-// policy.CleanName made, and returns the connection inside: of HTTP/1.1, if the guest
-// chooses a protocol.
+// Open answers the TLS handshake of a guest that asks for name, which policy.CleanName
+// made, and returns the connection inside TLS. If the guest offers protocols, Open
+// selects HTTP/1.1.
 func (p *Proxy) Open(ctx context.Context, conn net.Conn, name string) (*tls.Conn, error) {
 	return p.handshake(ctx, newGuest(conn, &Session{Name: name}, true), p.tls1)
 }
@@ -281,7 +282,7 @@ func (p *Proxy) handshake(ctx context.Context, g *guest, config *tls.Config) (*t
 	return conn, nil
 }
 
-// certificate chooses by the session: what it says of the name was judged.
+// certificate returns the leaf for the session's name, which is the name that was judged.
 func (p *Proxy) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	g := guestOf(hello.Context())
 	if name, err := policy.CleanName(hello.ServerName); err != nil || name != g.session.Name {
@@ -290,7 +291,7 @@ func (p *Proxy) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error
 	return p.cfg.CA.leaf(g.session.Name)
 }
 
-// feed is a listener that is given its connections.
+// feed is a listener whose connections are given to it by a call.
 type feed struct {
 	conns  chan net.Conn
 	closed chan struct{}

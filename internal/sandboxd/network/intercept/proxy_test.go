@@ -116,7 +116,7 @@ func TestProxy_AnswerBeforeBody(t *testing.T) {
 		if f := w.flow(); f.Verdict != sandbox.Allowed || f.Reason != "" || f.IngressBytes != 5 || f.EgressBytes != 0 {
 			t.Errorf("recorded %+v", f)
 		}
-		// What comes too late is not taken for another request.
+		// A body that comes too late is not parsed as another request.
 		go func() { _, _ = io.WriteString(late, "GET ") }()
 		if _, body := get(t, c, "https://"+host+"/"); body != "early" {
 			t.Errorf("then guest got %q", body)
@@ -296,7 +296,8 @@ func TestProxy_InformationalResponses(t *testing.T) {
 				req.Header.Set("Expect", "100-continue")
 			}
 			_, body := do(t, w.guest(guestH2), req)
-			// Who does not wait may be told to go on all the same, over HTTP/2: see upload.Body.
+			// Over HTTP/2, a client that does not wait may get 100 Continue all the same:
+			// see upload.Body.
 			if body != "expected" || expect && !continued || !expect && continued && !guestH2 || !expect && !slices.Contains(hints, "103 </style.css>; rel=preload") {
 				t.Errorf("expect %v: body %q, continued %v, hints %q", expect, body, continued, hints)
 			}
@@ -415,8 +416,8 @@ func TestProxy_WebSocket(t *testing.T) {
 	}
 }
 
-// Offers of other HTTP versions are taken back: requests inside would meet no
-// policy. What follows on the connection is a request like any other.
+// Offers of other HTTP versions are removed: requests inside them would bypass the
+// policy. The next bytes on the connection are a normal request.
 func TestProxy_UpgradeToHTTP2(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host))

@@ -123,8 +123,8 @@ func TestRules_SecretsStayWithTheirHost(t *testing.T) {
 	}
 }
 
-// Whoever listens on the way sees what goes over plain HTTP. A guest must not be
-// able to choose that for a secret; the policy can, by listing the port.
+// An eavesdropper on the way can read plain HTTP. A guest must not be able to choose
+// plain HTTP for a secret; the policy can, by listing the port.
 func TestRules_SecretsNeedTLS(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host, inject(false)))
@@ -334,7 +334,7 @@ func TestRules_Forward(t *testing.T) {
 			t.Errorf("gateway saw %s: %v", r.RequestURI, r.Header)
 		}
 		w.flow()
-		// N23: what is not to be reached is not by a forward either.
+		// N23: a destination that is blocked is not reached by a forward either.
 		for _, path := range []string{"/private", "/ip"} {
 			if res, body := get(t, c, "https://"+host+path); res.StatusCode != http.StatusForbidden || !strings.Contains(body, "not on the public internet") {
 				t.Errorf("%s: %d %s", path, res.StatusCode, body)

@@ -40,10 +40,10 @@ const (
 // maxHeader bounds the headers of requests and responses, in bytes.
 const maxHeader = 64 << 10
 
-// Upstream holds the connections to servers that one sandbox's requests have
-// opened, and keeps those that can be used again. A sandbox has one of its own:
-// what servers know a connection by never crosses from one sandbox to another.
-// Its owner closes it with the sandbox.
+// Upstream holds the connections to servers that one sandbox's requests have opened, and
+// keeps the reusable ones. Each sandbox has an Upstream of its own: connection state by
+// which servers recognize a client never crosses from one sandbox to another. The owner
+// closes it with the sandbox.
 type Upstream struct {
 	roots  *tls.Config
 	memory Memory
@@ -270,7 +270,7 @@ func (g *generation) dialTLS(ctx context.Context, network, address string, confi
 
 var errHandshakeTime = errors.New("the TLS handshake took too long")
 
-// serverConn is a connection that its generation knows of until it is closed.
+// serverConn is a connection that is listed in its generation until it is closed.
 type serverConn struct {
 	net.Conn
 	of     *generation

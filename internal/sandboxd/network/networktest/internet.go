@@ -94,9 +94,9 @@ func public(ip netip.Addr) bool {
 		!netip.MustParsePrefix("100.64.0.0/10").Contains(ip) && !netip.MustParsePrefix("168.63.129.16/32").Contains(ip)
 }
 
-// DialContext connects to the server that stands for address. An address
-// without a server refuses, one that is not public is a violation, and so is a
-// name: who decides about connections must have resolved it.
+// DialContext connects to the server that stands for address. An address without a server
+// refuses. An address that is not public is a violation, and so is a name, because the
+// code under test must resolve names before it decides about connections.
 func (n *Internet) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	network = network[:min(3, len(network))] // tcp4, udp6
 	dst, err := netip.ParseAddrPort(address)
@@ -192,8 +192,8 @@ func (n *Internet) AwaitRequest(t testing.TB, host string, count int) {
 // start, on a busy machine.
 const requestPatience = time.Minute
 
-// Violations are the addresses that should not have been dialled. A test that
-// provokes one takes it back so that it does not fail.
+// Violations returns the forbidden addresses that were dialled, and clears them. A test
+// that provokes a violation calls it, so that the test does not fail.
 func (n *Internet) Violations() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

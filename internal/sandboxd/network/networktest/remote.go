@@ -31,8 +31,8 @@ func (n *Internet) Routes() string {
 	return string(b)
 }
 
-// Remote makes an Internet of another process reachable in this one. What is
-// dialled here is in no record; what is resolved and requested is.
+// Remote makes an Internet of another process reachable in this process. The Internet
+// records lookups and requests, but not dials made through Remote.
 func Remote(routes string) (dial func(ctx context.Context, network, address string) (net.Conn, error), nameservers []string, err error) {
 	var r remote
 	if err := json.Unmarshal([]byte(routes), &r); err != nil {

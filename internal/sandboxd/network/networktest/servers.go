@@ -124,9 +124,9 @@ func (n *Internet) ServeWeb(ip netip.Addr, server string, cert tls.Certificate) 
 	n.serveHTTP(netip.AddrPortFrom(ip, 443), &http.Server{Handler: n.Handler(server)}, &tls.Config{Certificates: []tls.Certificate{cert}})
 }
 
-// Serve makes h the server of a new address: HTTP on port 80, HTTPS on port 443
-// with a certificate for names, which the DNS server knows from then on. What it
-// is asked is in no record.
+// Serve makes h the server of a new address: HTTP on port 80, HTTPS on port 443 with a
+// certificate for names, which the DNS server knows from then on. Requests to h are not
+// recorded.
 func (n *Internet) Serve(ip netip.Addr, h http.Handler, names ...string) {
 	for _, name := range names {
 		n.SetName(name, ip.String())

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// answer is whether a condition holds in no, some or every reading of a request.
-// Of conditions that must all hold the least answer counts.
+// answer is whether a condition holds in no, some or every reading of a request. The
+// answer for several conditions that must all hold is the least of their answers.
 type answer int
 
 const (
@@ -19,7 +19,7 @@ const (
 	yes
 )
 
-// among returns what is true of all readings, of which there is at least one.
+// among returns the answer of a condition over readings, which must not be empty.
 func among[T any](readings []T, holds func(T) bool) answer {
 	first := holds(readings[0])
 	for _, r := range readings[1:] {

@@ -1,9 +1,9 @@
 // Package policy decides what a sandbox's network policy allows. It compiles a
-// sandbox.Network once and answers from memory ever after: it reads no packet,
-// resolves no name and dials nothing.
+// sandbox.Network once and answers from memory ever after: it reads no packet, resolves
+// no name and dials nothing.
 //
-// It knows the user's policy alone. What is blocked whatever that says (private
-// ranges, the daemon's own addresses, ports of mail) is for package network.
+// It knows the user's policy alone. Package network blocks, in addition to any policy,
+// private ranges, the daemon's own addresses and the ports of mail.
 package policy
 
 import (

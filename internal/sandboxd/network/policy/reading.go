@@ -18,11 +18,12 @@ type paths struct {
 	unreadable string // if not empty: why there is no telling what a server makes of it
 }
 
-// readPath lists the readings of an escaped path. Escapes of characters that
-// cannot be in a path otherwise, such as %20, remain as they are, with capitals.
-// The others are decoded not at all, where RFC 3986 says it makes no difference,
-// once, or again and again; a backslash is itself or a slash; what follows a
-// semicolon is there or not; double slashes and dot segments are there or not.
+// readPath lists the readings of an escaped path. Escapes of characters that must be
+// escaped in a path, such as %20, remain, in capitals. Servers differ in other respects:
+// they decode the other escapes not at all, or only the unreserved characters of RFC
+// 3986, or once, or repeatedly; they take a backslash as itself or as a slash; they keep
+// or drop the part of a segment after a semicolon; and they keep or resolve double
+// slashes and dot segments.
 func readPath(path string) *paths {
 	if path == "" { // of http://host
 		path = "/"

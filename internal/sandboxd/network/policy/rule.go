@@ -28,9 +28,8 @@ type Domain struct {
 // anyDomain is the entry for every name in the mode AllowAll.
 var anyDomain = &Domain{Pattern: "*", text: ruleAllowAll}
 
-// Rule is what to do with an HTTP request. At most one of SetHeaders, Forward,
-// Respond and Deny is set; with none, the request passes. What is in it must
-// not be changed.
+// Rule is what to do with an HTTP request. At most one of SetHeaders, Forward, Respond
+// and Deny is set; with none, the request passes. The fields must not be changed.
 type Rule struct {
 	Text       string      // which it is, counted from 1: allow "api.example.com" rule 2
 	SetHeaders http.Header // canonical names, one value each; secret
@@ -46,7 +45,7 @@ type Rule struct {
 	match match
 }
 
-// Format writes only which rule it is, so that secrets stay out of logs.
+// Format writes only the name of the rule, so that secrets stay out of logs.
 func (r *Rule) Format(f fmt.State, _ rune) { fmt.Fprint(f, r.Text) }
 
 // minSecret is the length from which on parts of a value are secrets of their
@@ -120,20 +119,19 @@ func secretsIn(value string) [][]byte {
 	return secrets
 }
 
-// Match returns the first rule that matches the request, or nil if none does.
-// Method, URL and headers must be as they will be sent on, so nothing may
-// normalize them on the way.
+// Match returns the first rule that matches the request, or nil if no rule matches.
+// Method, URL and headers must be exactly as they will be sent on: callers must not
+// normalize them.
 //
-// Servers read paths and queries in many ways, and a guest must not talk its way
-// around a rule by a spelling that we read otherwise than the server: a path
-// with //, /../, %2e, %2F, backslashes or ;parameters, a query with an escape
-// that is none or with semicolons, a method in small letters. Where the readings
-// decide whether a rule matches, the request is refused: the rule returned is
-// then one of its own with Deny set, and Text naming the rule in doubt. So
-// /@scope%2Fname passes a rule for /@scope, but not one for /@scope/.
+// Servers read paths and queries in many ways, and a guest must not evade a rule by a
+// spelling that this package reads otherwise than the server: a path with //, /../, %2e,
+// %2F, backslashes or ;parameters, a query with an invalid escape or with semicolons, a
+// method in small letters. If the readings differ in whether a rule matches, the request
+// is refused: Match returns a new rule with Deny set, and with the Text of the rule in
+// doubt. So /@scope%2Fname passes a rule for /@scope, but not one for /@scope/.
 //
-// What a server takes from elsewhere, such as X-HTTP-Method-Override, is not
-// seen, nor that it does without the case of letters.
+// Match does not see values that a server takes from elsewhere, such as
+// X-HTTP-Method-Override, and does not know whether a server ignores the case of letters.
 func (d *Domain) Match(r *http.Request) *Rule {
 	if len(d.rules) == 0 {
 		return nil

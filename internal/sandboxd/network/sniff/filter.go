@@ -21,7 +21,7 @@ func bad(format string, args ...any) *RequestError {
 	return &RequestError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// What a request may have. net/http's server takes no larger trailers.
+// Limits of a request. net/http's server takes no larger trailers.
 const (
 	maxHead      = 64 << 10 // bytes
 	maxFields    = 100      // headers, and as many trailers
@@ -48,8 +48,7 @@ type Conn struct {
 	upgraded atomic.Bool
 	refused  *RequestError
 
-	// Of what was read into store, [r:w] is not returned yet. The first checked
-	// bytes of it may be.
+	// store[r:w] was read, but not returned yet. Its first checked bytes may be returned.
 	store   []byte
 	r, w    int
 	checked int
@@ -79,15 +78,14 @@ func FilterRequests(conn net.Conn) *Conn {
 	return &Conn{Conn: conn}
 }
 
-// Upgraded says that the server has taken the client's offer to speak another
-// protocol: all that follows is returned as it is. It must be called before the
-// client can know, that is before the response 101 is written, since until then
-// what comes is taken for the next request. A client that sends more before it
-// has the response, which no protocol allows, either asks for another request
-// in that way or is refused.
+// Upgraded tells c that the server has accepted the client's offer to speak another
+// protocol: all further bytes are returned unchanged. It must be called before the client
+// can know, that is before the response 101 is written, because until then c parses bytes
+// as the next request. If a client sends bytes before it has the response, which no
+// protocol allows, c either parses them as a request or refuses them.
 //
-// So nobody has to say that an offer was not taken. After Upgraded, the server
-// must read no more requests from the connection.
+// So no call is needed when an offer was declined. After Upgraded, the server must read
+// no more requests from the connection.
 func (c *Conn) Upgraded() { c.upgraded.Store(true) }
 
 // CloseWrite ends what is sent to the client, if the connection can do that.

@@ -289,7 +289,7 @@ func TestFilterRequests_Refused(t *testing.T) {
 	}
 }
 
-// What the client has not sent in full is never taken for a request.
+// An incomplete request is never returned as a request.
 func TestFilterRequests_CutOff(t *testing.T) {
 	t.Parallel()
 	for _, sent := range []string{get, chunked("5;a\r\nhello\r\n0\r\nX: y\r\n\r\n"), "PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\nhello"} {
@@ -558,8 +558,8 @@ func TestFilterRequests_ReverseProxy(t *testing.T) {
 	}
 }
 
-// FuzzFilterRequests compares with net/http: of a request that we let through
-// it reads the same host and the same end, and no more than we let through.
+// FuzzFilterRequests compares with net/http: from each request that passes the filter,
+// net/http reads the same host and the same end, and no further bytes.
 func FuzzFilterRequests(f *testing.F) {
 	for _, s := range []string{
 		get, get + get, chunked("5;a=b\r\nhello\r\n0\r\nX: y\r\n\r\n") + get,

@@ -51,9 +51,9 @@ const GuessSize = maxMethod + 1 + len("https:")
 // the longest in use is UPDATEREDIRECTREF.
 const maxMethod = 20
 
-// Guess tells the protocol from the first bytes of a connection. With more it
-// is undecided, and wants to be asked again when there are more bytes. That
-// something is guessed does not make it valid.
+// Guess tells the protocol from the first bytes of a connection. If more is true, Guess
+// is undecided, and must be called again with more bytes. A guessed protocol need not be
+// valid.
 func Guess(first []byte) (p Protocol, more bool) {
 	switch {
 	case len(first) == 0:

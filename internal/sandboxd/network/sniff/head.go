@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// head is what was read of a request's head, and what counts of it.
+// head has the parts of a request's head that decide about the request.
 type head struct {
 	begun   bool
 	method  string

@@ -15,9 +15,9 @@ type ClientHello struct {
 	ServerName string
 	// ALPN are the protocols offered, the preferred one first.
 	ALPN []string
-	// ECH is set if there is another, encrypted hello in this one, which may
-	// name another server. Some browsers send random bytes that look like one to
-	// every server; nobody but the server can tell.
+	// ECH is set if this hello contains another, encrypted hello, which may name another
+	// server. Some browsers send random bytes that look like an encrypted hello to every
+	// server; only the server can tell the difference.
 	ECH bool
 }
 
@@ -51,9 +51,9 @@ const (
 	messageClientHello = 1
 )
 
-// ReadClientHello reads the hello that a TLS connection begins with, and not a
-// byte more: what the client sends behind it is still in r. raw is what was
-// read, also if there is an error. That is a *HelloError, unless r failed.
+// ReadClientHello reads the hello that a TLS connection begins with, and not a byte more:
+// later bytes of the client stay in r. raw has the bytes read, also if there is an error.
+// The error is a *HelloError, unless r failed.
 func ReadClientHello(r io.Reader) (hello *ClientHello, raw []byte, err error) {
 	var message []byte
 	want := messageHeader

@@ -105,8 +105,8 @@ func (r *reader) readBundle(src sources) error {
 	return nil
 }
 
-// readDir reads the files of a directory, if it is there. What in it is no
-// certificate is nobody's mistake. It fails only at a limit.
+// readDir reads the files of a directory, if the directory exists. Files in it that are
+// no certificates are no error. readDir fails only at a limit.
 func (r *reader) readDir(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -203,8 +203,8 @@ func blocks(data []byte) func(yield func(*pem.Block) bool) {
 	}
 }
 
-// readShipped returns what is in the given places. What cannot be read is taken
-// to be empty: its certificates are then given to guests, too.
+// readShipped returns the certificates in the given places. It ignores places that it
+// cannot read: their certificates are then given to guests, too.
 func readShipped(places []string) map[fingerprint]bool {
 	all := make(map[fingerprint]bool)
 	left := int64(maxBytes)
@@ -231,7 +231,7 @@ func readShipped(places []string) map[fingerprint]bool {
 	return all
 }
 
-// limitError is that of a bundle that is too large.
+// limitError is the error for a bundle that is too large.
 type limitError struct{ error }
 
 func (e *limitError) Unwrap() error { return e.error }

@@ -1,9 +1,9 @@
-// Package trust knows which certificate authorities this machine trusts, and
-// which of them a guest has to be given: what the operator added to the public
-// ones, such as the authority of a company, or of a proxy that opens TLS.
+// Package trust knows which certificate authorities this machine trusts, and which of
+// them a guest must be given: the authorities that the operator added to the public ones,
+// such as the authority of a company, or of a proxy that opens TLS.
 //
-// It reads files of the host, once, and knows nothing of guests: what becomes of
-// the certificates there is package agent's.
+// It reads files of the host, once, and knows nothing of guests: package agent installs
+// the certificates in a guest.
 package trust
 
 import (
@@ -25,14 +25,14 @@ type Bundle struct {
 	warning string
 }
 
-// Load reads the bundle this process uses by crypto/x509's rules: the file
-// SSL_CERT_FILE names, else the first one there is of the places distributions
-// keep it, and the files in the directories of SSL_CERT_DIR, else of theirs. A
-// machine that has none of them trusts Mozilla's set. It is read once: a change
-// takes effect when the daemon starts again.
+// Load reads the bundle that this process uses by crypto/x509's rules: the file that
+// SSL_CERT_FILE names, else the first existing file of distributions' usual places, and
+// the files in the directories of SSL_CERT_DIR, else in distributions' usual directories.
+// If all of these files are missing, the machine trusts Mozilla's set. The bundle is read
+// once: a change takes effect when the daemon starts again.
 //
-// Errors: invalid if SSL_CERT_FILE cannot be read, or if there are more than
-// 8 MiB or 4096 certificates. What is damaged is left out; see Warning.
+// Errors: invalid if SSL_CERT_FILE cannot be read, or if there are more than 8 MiB or
+// 4096 certificates. Damaged certificates are left out; see Warning.
 func Load() (*Bundle, error) { return load(hostSources(), time.Now()) }
 
 func load(src sources, now time.Time) (*Bundle, error) {

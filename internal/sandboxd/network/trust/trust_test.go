@@ -188,7 +188,7 @@ func TestLoad_refuses(t *testing.T) {
 
 func TestLoad_tooMany(t *testing.T) {
 	t.Parallel()
-	// One signature does: only parsing is asked for, and each must differ.
+	// All certificates share one signature: they are only parsed, and need only differ.
 	block, _ := pem.Decode(authority(t, "many", today))
 	var all []byte
 	for i := range maxCertificates + 1 {
