@@ -340,7 +340,7 @@ func (w *window) takeLocked(n int64) bool {
 	return true
 }
 
-// keepLocked gives back all but n bytes of what was taken.
+// keepLocked gives back all but n of the bytes that the window took.
 func (w *window) keepLocked(n int64) {
 	w.share.shrink(w.taken - n)
 	w.taken = n
@@ -360,7 +360,8 @@ func (w *window) now() int64 {
 	return w.size
 }
 
-// close gives back what was taken, when the socket holds nothing any more.
+// close gives back the bytes that the window took, when the socket holds nothing any
+// more.
 func (w *window) close() {
 	if w == nil {
 		return

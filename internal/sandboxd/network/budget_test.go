@@ -67,8 +67,8 @@ func (s *sockets) look(f func(fd int)) {
 	}
 }
 
-// memory is what the kernel holds for all of them, and how many of them take
-// nothing more.
+// memory returns the bytes that the kernel holds for all sockets, and how many sockets
+// accept no further bytes.
 func (s *sockets) memory() (bytes int64, full int) {
 	s.look(func(fd int) {
 		in, out := socketMemory(fd)
@@ -80,7 +80,7 @@ func (s *sockets) memory() (bytes int64, full int) {
 	return bytes, full
 }
 
-// held is what all links of an Egress have counted.
+// held returns the bytes that all links of an Egress have counted.
 func (e *Egress) held() int64 {
 	e.budget.mu.Lock()
 	defer e.budget.mu.Unlock()
@@ -304,7 +304,7 @@ func TestWindow_growth(t *testing.T) {
 	awaitNothing(t, w.egress)
 }
 
-// So does what waits in the kernel of what comes by UDP.
+// The kernel's buffer of a used UDP flow grows, too.
 func TestWindow_datagrams(t *testing.T) {
 	t.Parallel()
 	var opened *sockets
@@ -335,8 +335,8 @@ func TestWindow_datagrams(t *testing.T) {
 	}
 }
 
-// A window that is not used gives room back when there is none for another, as soon
-// as its socket holds no more.
+// An unused window gives bytes back when another window finds none, as soon as the
+// window's socket holds no more.
 func TestWindow_reclaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testReclaim)
@@ -480,7 +480,7 @@ func TestHostConn_silence(t *testing.T) {
 // names, for TestHostConn_killed.
 const stallEnv = "CAY_TEST_STALL"
 
-// When the daemon is killed nothing of what it was to send remains in the kernel.
+// When the daemon is killed, its unsent bytes do not remain in the kernel.
 func TestHostConn_killed(t *testing.T) {
 	if addr := os.Getenv(stallEnv); addr != "" {
 		beStalled(t, addr)

@@ -64,8 +64,8 @@ func (l *Link) dialName(ctx context.Context, t target) (net.Conn, error) {
 	return l.dialEach(ctx, t, allowed)
 }
 
-// screen sorts out what may be dialled, and returns why the first of the others
-// may not.
+// screen returns the addresses that may be dialled, and why the first of the other
+// addresses may not.
 func (l *Link) screen(t target, addrs []netip.Addr) (allowed []netip.Addr, denied *errDenied) {
 	p := l.policy.Load()
 	listed := true

@@ -100,7 +100,7 @@ func (l *Link) fill(ctx context.Context, a *dns.Msg, dst netip.AddrPort) {
 	unresolved := l.policy.Load().Query(name).Verdict != policy.Allow // and for the egress handler alone
 	switch question.Qtype {
 	case dns.TypeAAAA, dns.TypeHTTPS, dns.TypeSVCB:
-		// There is no IPv6, and nobody is told of keys for encrypted hellos.
+		// There is no IPv6, and guests are not given the keys for encrypted hellos.
 		return
 	case dns.TypeA:
 		if unresolved {
@@ -176,9 +176,9 @@ func reverse(name string) (netip.Addr, bool) {
 	return ip, err == nil
 }
 
-// fillAddresses answers a question for IPv4 addresses with those that a guest
-// may reach, whatever its policy: a name that leads to the host's own network
-// is as good as none (DNS rebinding).
+// fillAddresses answers a question for IPv4 addresses with the addresses that a guest may
+// reach, whatever its policy: a name that resolves to the host's own network is treated
+// as a name without addresses (DNS rebinding).
 func (l *Link) fillAddresses(ctx context.Context, a *dns.Msg, dst netip.AddrPort, name string) error {
 	handled := l.policy.Load().HandlesName(name)
 	if handled { // whether it has an address matters little
@@ -232,8 +232,8 @@ func (l *Link) lookup(ctx context.Context, name string) (answer, error) {
 	return l.egress.resolver.lookup(ctx, name)
 }
 
-// takeLookup waits until the sandbox has less than its share of lookups under
-// way: names whose servers do not answer must not keep others from theirs.
+// takeLookup waits until the sandbox has fewer lookups under way than its share: lookups
+// of names whose servers do not answer must not delay the lookups of other sandboxes.
 func (l *Link) takeLookup(ctx context.Context) (release func(), err error) {
 	select {
 	case l.lookups <- struct{}{}:
@@ -260,8 +260,8 @@ func addressRecord(a *dns.Msg, ip netip.Addr, ttl uint32) dns.RR {
 	}
 }
 
-// forward answers a question of another type as the name servers do, without
-// what they add to it.
+// forward answers a question of another type with the answer section of the name servers'
+// answer, without additional records.
 func (l *Link) forward(ctx context.Context, a *dns.Msg, name string) error {
 	release, err := l.takeLookup(ctx)
 	if err != nil {

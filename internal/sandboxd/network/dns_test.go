@@ -156,7 +156,7 @@ func TestDNS_odd(t *testing.T) {
 	}
 }
 
-// Large answers are cut to what the guest takes in a datagram.
+// Large answers are truncated to the size that the guest accepts in a datagram.
 func TestDNS_truncation(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())
@@ -338,8 +338,8 @@ func TestResolver_noServer(t *testing.T) {
 	}
 }
 
-// Whatever a guest sends as a query, the answer is one that can be read, or
-// none.
+// For any bytes that a guest sends as a query, the answer is valid DNS, or there is no
+// answer.
 func FuzzAnswer(f *testing.F) {
 	l, _ := setup(f, custom("*.example.com"), EgressConfig{})
 	dst := netip.AddrPortFrom(GatewayAddr, dnsPort)

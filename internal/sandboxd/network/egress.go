@@ -29,16 +29,16 @@ type EgressConfig struct {
 	// addresses. No guest reaches it there, whatever the operator allows. Nil: none;
 	// 0 is no port.
 	OwnPorts func() []uint16
-	// Proxy reads the requests of connections that must be read. Without one
-	// they are refused. It must be closed after the Egress.
+	// Proxy serves connections whose requests must be read. With a nil Proxy such
+	// connections are refused. It must be closed after the Egress.
 	Proxy *intercept.Proxy
 	// UpstreamProxy says which destinations are reached through an HTTP or HTTPS
 	// proxy of the host. Nil means none. Roots are the authorities that an HTTPS
 	// proxy's certificate is verified by, nil the system's.
 	UpstreamProxy *httpproxy.Config
 	Roots         *x509.CertPool
-	// ForwardToken makes what tells the receiver of a request that a policy
-	// forwards which machine's it is. Nil: nothing does.
+	// ForwardToken makes the token by which the receiver of a forwarded request
+	// recognizes the machine. Nil: no token is sent.
 	ForwardToken func(ctx context.Context, machine, audience string) (string, error)
 	// Limits are the most a sandbox can have, and what it has if its policy does
 	// not say. Zeros are the defaults of this package, or no bound.

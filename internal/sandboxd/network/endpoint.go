@@ -133,7 +133,7 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 	return written, nil
 }
 
-// send writes one packet if there is room.
+// send writes one packet if there is room in the socket.
 func (e *endpoint) send(parts [][]byte) (err error) {
 	// Not by Write, which waits for another that waits.
 	if cerr := e.conn.Control(func(fd uintptr) { err = writev(fd, parts) }); cerr != nil {
@@ -142,8 +142,8 @@ func (e *endpoint) send(parts [][]byte) (err error) {
 	return err
 }
 
-// sendPatiently waits for room, and for others that do, until its own time is
-// over.
+// sendPatiently waits for room, and for other senders that wait, for at most
+// sendPatience.
 func (e *endpoint) sendPatiently(parts [][]byte) (err error) {
 	deadline := time.Now().Add(sendPatience)
 	timeout := time.NewTimer(sendPatience)

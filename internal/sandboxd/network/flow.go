@@ -35,7 +35,7 @@ type flow struct {
 	done  bool
 }
 
-// facts are what is known of a flow that a policy decides by.
+// facts are the facts of a flow on which a policy decides.
 type facts struct {
 	stage    stage
 	protocol string

@@ -17,9 +17,9 @@ const (
 	// silence is how long a server may take nothing of what was sent to it: longer
 	// than that and its connection ends, also if it says that it has no room.
 	silence = 5 * time.Minute
-	// pieceBelow is up to what window, in bytes, the kernel is given pieces that it
-	// keeps apart. Others it puts together to up to 64 KiB without looking at the
-	// window.
+	// pieceBelow is the size of a window, in bytes, below which the kernel gets the data
+	// in pieces that it keeps apart. The kernel merges other pieces up to 64 KiB, without
+	// regard to the window.
 	pieceBelow = 128 << 10
 )
 
@@ -46,7 +46,7 @@ func (l *Link) dial(ctx context.Context, address string) (net.Conn, error) {
 	return l.bind(conn)
 }
 
-// bind makes conn one whose memory is bounded, and closes it if it cannot.
+// bind makes the memory of conn bounded, or closes conn.
 func (l *Link) bind(conn net.Conn) (net.Conn, error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -61,7 +61,8 @@ func (l *Link) bind(conn net.Conn) (net.Conn, error) {
 		share: l.share, least: leastFromHost, most: mostFromHost, parts: 2,
 		resize: func(size int64) error {
 			return control(raw, func(fd int) error {
-				// Linux clamps what it offers to what the buffer was when the connection opened.
+				// Without TCP_WINDOW_CLAMP Linux never offers more than the buffer's size
+				// at the opening of the connection.
 				return errors.Join(setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, int(size)/2),
 					unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, int(size)))
 			})
@@ -188,7 +189,7 @@ func (c *hostConn) writePiece(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// CloseWrite ends what is sent to the server.
+// CloseWrite closes the sending side.
 func (c *hostConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // Close implements net.Conn. Written bytes are still delivered, for at most untakenTime
@@ -208,7 +209,7 @@ func (c *hostConn) Close() (err error) {
 	return err
 }
 
-// drain waits for the server to take what was sent.
+// drain waits until the server has taken all bytes sent.
 func (c *hostConn) drain() {
 	defer c.reset()
 	ctx, cancel := context.WithTimeout(c.link.ctx, untakenTime)
@@ -244,7 +245,7 @@ func (c *hostConn) release(inOrder bool) (err error) {
 	return err
 }
 
-// hostConnOf finds what is behind conn; nil if that is something else.
+// hostConnOf returns the hostConn that conn wraps, nil if it wraps none.
 func hostConnOf(conn net.Conn) *hostConn {
 	switch c := conn.(type) {
 	case *hostConn:

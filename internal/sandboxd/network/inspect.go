@@ -23,13 +23,14 @@ const (
 	maxHTTPHead  = 16 << 10         // bytes read to find a Host that only a proxy needs
 )
 
-// inspect reads from an accepted connection what name it is for, and decides.
+// inspect reads the name that an accepted connection is for, and decides.
 func (f *flow) inspect(conn *guestConn) {
 	protocol, first, err := f.guess(conn, f.link.egress.sniffTimeout)
 	f.inspectAs(conn, protocol, first, err)
 }
 
-// inspectAs is inspect for a connection of which first was read, as guess returned it.
+// inspectAs is inspect for a connection whose first bytes guess has read already; the
+// other arguments are guess's results.
 func (f *flow) inspectAs(conn *guestConn, protocol sniff.Protocol, first []byte, err error) {
 	if err == nil && protocol == sniff.PostgresGSS {
 		// As a server without GSSAPI says; TLS is asked for next.
@@ -99,7 +100,7 @@ func (f *flow) hello(conn *guestConn, first []byte) (hello *sniff.ClientHello, r
 	return hello, before(raw, rest), errors.Join(err, conn.SetReadDeadline(time.Time{}))
 }
 
-// before returns what r has not given out, behind what was read elsewhere.
+// before returns read, followed by the bytes that r has left.
 func before(read []byte, r *bytes.Reader) []byte {
 	rest := make([]byte, r.Len())
 	_, _ = r.Read(rest) // from memory

@@ -106,7 +106,7 @@ func (l *Link) byResolved(p *policy.Policy, dst netip.AddrPort, listed bool) pol
 	return p.Resolved(dst.Addr())
 }
 
-// blockedAddr decides by what is closed to every sandbox.
+// blockedAddr decides by the addresses that are blocked for every sandbox.
 func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
 	ip := dst.Addr().Unmap()
 	rule := host.why(ip, e.cfg.AllowRanges)

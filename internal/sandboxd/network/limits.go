@@ -19,7 +19,7 @@ const (
 	DefaultConnectionsPerSecond = 1000 // opened, after a burst of as many
 )
 
-// withDefaults fills in what the operator left open.
+// withDefaults sets the limits that the operator left open.
 func withDefaults(l sandbox.NetworkLimits) sandbox.NetworkLimits {
 	if l.Connections == 0 {
 		l.Connections = DefaultConnections
@@ -30,7 +30,7 @@ func withDefaults(l sandbox.NetworkLimits) sandbox.NetworkLimits {
 	return l
 }
 
-// lower returns asked where it says something and else highest.
+// lower returns the limits in asked, and highest where asked has none.
 func lower(highest, asked sandbox.NetworkLimits) sandbox.NetworkLimits {
 	l := withDefaults(highest)
 	if asked.Connections > 0 {
@@ -48,7 +48,7 @@ func lower(highest, asked sandbox.NetworkLimits) sandbox.NetworkLimits {
 	return l
 }
 
-// errTotal says that the sandbox has used up what it may ever transfer.
+// errTotal is returned when the sandbox has used up its limit of total bytes.
 var errTotal = errors.New("the sandbox has used up its limit of total bytes")
 
 // meter counts and slows down a sandbox's payload. Its limits can change while
@@ -101,7 +101,7 @@ func (d *direction) chunk(n int) int {
 	return max(1, min(n, d.pace.Burst()))
 }
 
-// setBase says what earlier links have relayed in direction d.
+// setBase sets the bytes that earlier links have relayed in direction d.
 func (m *meter) setBase(d *direction, bytes int64) {
 	more := bytes - d.base.Swap(bytes)
 	d.bytes.Add(more)

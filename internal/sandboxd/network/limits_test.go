@@ -115,8 +115,8 @@ func TestLimits_rate(t *testing.T) {
 	w.awaitDenied(t, "limit connections_per_second")
 }
 
-// The pace is kept, in each direction and by all flows together, those to what the
-// guest serves included (R17).
+// The pace applies to each direction and to all flows together, including connections to
+// ports of the guest (R17).
 func TestLimits_bandwidth(t *testing.T) {
 	const pace, seconds = 4 << 20, 1.5
 	const size = int64(pace * seconds)

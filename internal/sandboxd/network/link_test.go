@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // guestStack is the guest's side of a link, as the sentry sets it up.
 type guestStack struct{ *stack.Stack }
 
-// noServer is a name server that nobody listens at.
+// noServer is the address of a name server that does not exist.
 var noServer = []string{"127.0.0.1:1"}
 
 // openEgress returns an Egress that ends with the test.
@@ -210,8 +210,8 @@ func TestLink_TCP(t *testing.T) {
 	}
 }
 
-// A guest that opens a connection is answered by one packet, and hears of its window
-// with what comes anyway.
+// Opening a connection takes the guest one packet of answer; the window is announced in
+// packets that are sent anyway.
 func TestLink_OpeningPackets(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

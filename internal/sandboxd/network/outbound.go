@@ -40,7 +40,7 @@ func (l *Link) handles(dst netip.AddrPort) bool {
 	return l.policy.Load().Handles() && !linkRange.Contains(dst.Addr())
 }
 
-// greeting is what a client has said first.
+// greeting is the beginning of a client's connection.
 type greeting struct {
 	protocol sniff.Protocol
 	name     string // clean; empty if it names none
@@ -59,7 +59,7 @@ func (g *greeting) word() string {
 	return "tcp"
 }
 
-// greet reads what a client says first, and the name in it.
+// greet reads the first bytes of a client, and the name in them.
 func (f *flow) greet(conn *guestConn) *greeting {
 	g := new(greeting)
 	patience := f.link.egress.sniffTimeout

@@ -27,8 +27,8 @@ func handled(n sandbox.Network, names ...string) sandbox.Network {
 	return n
 }
 
-// answering has a link's handler answer as, and serve what it takes: HTTP that says
-// what was offered, or for tcp one line.
+// answering sets a handler of the link that answers as, and serves the connections that
+// it takes: HTTP that repeats the offer, or for tcp one line.
 func (w *world) answering(t *testing.T, as sandbox.Handling) (offered chan sandbox.Outbound) {
 	offered = make(chan sandbox.Outbound, 16)
 	w.link.OnOutbound(func(_ context.Context, o sandbox.Outbound) (machine.OutboundAnswer, error) {
@@ -116,7 +116,7 @@ func TestOutbound_Taken(t *testing.T) {
 	}
 }
 
-// Bytes of plain HTTP and of other protocols come to the handler as they are.
+// The handler gets plain HTTP and other protocols unchanged.
 func TestOutbound_Raw(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, handled(denyAll(), "*"))
@@ -127,7 +127,7 @@ func TestOutbound_Raw(t *testing.T) {
 	if o := <-offered; o.Name != "virtual.test" || o.Protocol != "http" || o.Allowed {
 		t.Errorf("offered %+v", o)
 	}
-	// An address that nothing else may reach.
+	// A blocked address.
 	conn, err := w.dial(t, at(networktest.Private, 7777))
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestOutbound_Passed(t *testing.T) {
 			t.Errorf("offer %d is %+v", i, o)
 		}
 	}
-	// By name: the placeholder is none of the server's addresses.
+	// Decided by name: the placeholder is not an address of the server.
 	if err := w.link.SetPolicy(handled(custom("api.example.com"), "nothing.test")); err != nil {
 		t.Fatal(err)
 	}

@@ -344,8 +344,8 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// Addresses alone: nothing is read, nothing answers for the ones that are
-// always blocked, whatever the mode.
+// Addresses that are always blocked are refused by address alone, in every mode: no bytes
+// are read, and nothing answers.
 func TestBlocked(t *testing.T) {
 	t.Parallel()
 	everything := sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{"0.0.0.0/0"}, Allow: []sandbox.Domain{{Name: "*"}}}

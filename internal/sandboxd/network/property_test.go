@@ -197,7 +197,7 @@ func TestProperty_dials(t *testing.T) {
 	}
 }
 
-// try does what a guest would, and returns when it has come to an end.
+// try makes an attempt as a guest would, and returns at its end.
 func (w *world) try(ctx context.Context, a attempt) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -129,7 +129,7 @@ func (r *recorder) summarizeLocked() {
 	r.addLocked(f)
 }
 
-// close hands out what is due, and nothing more after it.
+// close records the pending flows, and stops recording.
 func (r *recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

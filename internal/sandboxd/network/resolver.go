@@ -53,15 +53,15 @@ type resolver struct {
 	work   sync.WaitGroup
 }
 
-// answer is what name servers say of a name's IPv4 addresses.
+// answer is a name server's answer about a name's IPv4 addresses.
 type answer struct {
 	rcode   int          // NOERROR or NXDOMAIN
 	addrs   []netip.Addr // in the order of the server
 	expires time.Time
 }
 
-// newResolver returns a resolver that asks servers, addresses with or without a
-// port, or those of /etc/resolv.conf if there are none.
+// newResolver returns a resolver that asks servers, which are addresses with or without a
+// port. If servers is empty, it asks the servers in /etc/resolv.conf.
 func newResolver(servers []string) (*resolver, error) {
 	var addrs []string
 	if len(servers) == 0 {
@@ -134,7 +134,7 @@ func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
 		r.cache.Add(name, a)
 		return a, nil
 	})
-	// The goroutine that looks up outlives a caller who left.
+	// The lookup's goroutine outlives a caller that has left.
 	release := func() { r.work.Done() }
 	select {
 	case res := <-done:
@@ -152,7 +152,7 @@ func (r *resolver) lookup(ctx context.Context, name string) (answer, error) {
 	}
 }
 
-// cached returns what is still known of a name.
+// cached returns the unexpired answer for a name.
 func (r *resolver) cached(name string) (answer, bool) {
 	a, ok := r.cache.Get(name)
 	return a, ok && time.Now().Before(a.expires)

@@ -128,9 +128,9 @@ func (c *serverConn) judge() policy.Decision {
 	return l.byResolved(p, c.dialled, listed)
 }
 
-// rejudge ends the connections that a new policy would not open, with the
-// requests on them, and those that rules of the old one opened. Requests from
-// now on open new ones.
+// rejudge ends the connections that a new policy would not open, with the requests on
+// them, and connections that rules of the old policy opened. Later requests open new
+// connections.
 func (s *servers) rejudge() {
 	if s.pool != nil {
 		s.pool.Reset()
@@ -175,7 +175,7 @@ func (c *serverConn) Close() error {
 	return err
 }
 
-// free gives back what the connection counted, when it has gone.
+// free gives back the bytes that were counted for the connection, when it has gone.
 func (c *serverConn) free() {
 	l := c.servers.link
 	h := hostConnOf(c.Conn)

@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A guest that asks for names whose servers do not answer leaves the name
-// servers to other sandboxes.
+// Lookups by one guest of names whose servers do not answer do not keep other sandboxes
+// from the name servers.
 func TestDNS_share(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})

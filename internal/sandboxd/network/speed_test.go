@@ -34,7 +34,7 @@ func sink(b *testing.B, give bool) (addr string) {
 	return ln.Addr().String()
 }
 
-// benchLink is a guest whose names are all at addr, under a policy.
+// benchLink is a guest with a policy, for which all names resolve to addr.
 func benchLink(b *testing.B, n sandbox.Network, addr string) guestStack {
 	ns := benchServer(b)
 	_, g := setup(b, n, EgressConfig{

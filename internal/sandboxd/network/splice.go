@@ -65,7 +65,7 @@ func (c *guestConn) bind(s *share) {
 	_, _ = c.in.open(), c.out.open() // our stack takes any size
 }
 
-// free gives back what was counted, when the connection has settled.
+// free gives back the counted bytes, when the connection has settled.
 func (c *guestConn) free() {
 	c.in.close()
 	c.out.close()
@@ -124,7 +124,7 @@ func (c *guestConn) settle() {
 	}
 }
 
-// reset ends the connection as a broken one, also for whoever waits in it.
+// reset ends the connection as broken, and wakes goroutines that wait in it.
 func (c *guestConn) reset() {
 	c.once.Do(func() {
 		c.ep.Abort()
@@ -132,7 +132,7 @@ func (c *guestConn) reset() {
 	})
 }
 
-// reset closes a connection so that its other end sees it break, if it can.
+// reset closes a connection so that its other end sees an abrupt end, if c supports it.
 func reset(c net.Conn) {
 	switch c := c.(type) {
 	case interface{ reset() }:
@@ -178,7 +178,7 @@ type loan struct {
 	last  int // bytes in the buffer
 }
 
-// buffer returns what to read into.
+// buffer returns the buffer to read into.
 func (b *loan) buffer() []byte {
 	if b.large == nil && b.last >= smallBuffer && b.read >= largeAfter && b.share.grow(bufferSize) {
 		b.free()
@@ -213,7 +213,7 @@ func await(conn net.Conn, idle func()) {
 	}
 }
 
-// errLost says that a flow has ended because of its server.
+// errLost is the error of a flow that ended because of its server.
 type errLost struct{ reason string }
 
 func (e *errLost) Error() string { return e.reason }
@@ -277,8 +277,8 @@ func (l *Link) pass(ctx context.Context, d *direction, n int) error {
 	return err
 }
 
-// metered counts and slows down what others relay for a flow. Read is from the
-// guest, Write to it.
+// metered counts and paces the bytes that another package relays for a flow. Read reads
+// from the guest, Write writes to it.
 type metered struct {
 	net.Conn
 	flow *flow
@@ -323,8 +323,8 @@ func paced(ctx context.Context, l *Link, d *direction, w io.Writer, b []byte, co
 	return written, nil
 }
 
-// inbound is a connection from the outside to what the guest serves. Read is
-// from the guest, Write to it.
+// inbound is a connection from outside to a port of the guest. Read reads from the guest,
+// Write writes to it.
 type inbound struct {
 	*guestConn
 	link   *Link
@@ -333,7 +333,7 @@ type inbound struct {
 	left   sync.Once
 }
 
-// count makes conn one whose traffic counts.
+// count returns conn with its traffic counted.
 func (l *Link) count(conn *guestConn) (net.Conn, error) {
 	c := &inbound{guestConn: conn, link: l}
 	c.ctx, c.cancel = context.WithCancel(l.ctx)

@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// lone is a server with one connection, which the test has the other end of.
+// lone is a server that accepts one connection, and gives it to the test.
 func lone(t *testing.T, w *world) (addr string, accepted <-chan *net.TCPConn) {
 	t.Helper()
 	ch := make(chan *net.TCPConn, 1)

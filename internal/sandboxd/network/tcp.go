@@ -107,8 +107,8 @@ func (f *flow) accept(r *tcp.ForwarderRequest) *guestConn {
 	return conn
 }
 
-// direct dials where the guest did, and accepts its connection when that has
-// worked, so that it sees what it would see without us.
+// direct dials the guest's destination, and accepts the guest's connection when dialling
+// has succeeded, so that the guest sees the same result as without the daemon.
 func (f *flow) direct(r *tcp.ForwarderRequest) {
 	out, rule := f.dialDirect()
 	if out == nil {
@@ -153,9 +153,9 @@ func dialReason(what string, err error) string {
 	return fmt.Sprintf("no connection to %s: %v", what, err)
 }
 
-// byAddressAlone dials by address what inspect could not read a name from, if
-// that is enough; else the flow is denied for why. It returns false, with the
-// reason recorded, if nothing was relayed.
+// byAddressAlone dials by address a connection in which inspect found no name, if the
+// policy allows the address; otherwise it denies the flow with why. It returns false,
+// with the reason recorded, if nothing was relayed.
 func (f *flow) byAddressAlone(conn *guestConn, first []byte, why policy.Decision) bool {
 	l := f.link
 	if f.dst.Addr() == Placeholder || l.byAddress(l.policy.Load(), f.dst).Verdict != policy.Allow {
@@ -224,7 +224,7 @@ func (f *flow) refuse(conn *guestConn, first []byte, d policy.Decision) {
 	farewell(conn, alertAccessDenied)
 }
 
-// alertAccessDenied is a fatal TLS alert as any version of TLS has it.
+// alertAccessDenied is a fatal TLS alert, the same in all versions of TLS.
 var alertAccessDenied = []byte{21, 3, 3, 0, 2, 2, 49}
 
 const (

@@ -70,7 +70,7 @@ func (l *Link) byDatagram(p *policy.Policy, dst netip.AddrPort) policy.Decision 
 	return d
 }
 
-// datagrams relays both ways until none has come for udpIdle.
+// datagrams relays both ways until no datagram has come for udpIdle.
 func (f *flow) datagrams(guest *gonet.UDPConn) {
 	d := f.learn(func(k *facts) { k.stage, k.dialled = addressed, f.dst })
 	if d.Verdict != policy.Allow {
@@ -123,7 +123,7 @@ const datagramBuffer = 64 << 10 // bytes; no datagram is larger
 
 var datagrams = sync.Pool{New: func() any { return new([datagramBuffer]byte) }}
 
-// bindPackets bounds what waits in the kernel of what comes to a UDP socket.
+// bindPackets bounds the kernel's receive buffer of a UDP socket.
 func (l *Link) bindPackets(conn net.Conn) (*window, error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -145,7 +145,7 @@ func (l *Link) bindPackets(conn net.Conn) (*window, error) {
 	return w, w.open()
 }
 
-// deadlineConn is what relaying datagrams takes of a connection.
+// deadlineConn has the methods of a connection that relaying datagrams needs.
 type deadlineConn interface {
 	Read([]byte) (int, error)
 	Write([]byte) (int, error)

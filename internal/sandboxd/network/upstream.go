@@ -199,7 +199,7 @@ func (u *upstream) connect(ctx context.Context, bind func(net.Conn) (net.Conn, e
 	return replay(conn, early), nil
 }
 
-// replay returns conn as it was before first was read from it.
+// replay returns a connection that reads first, then conn.
 func replay(conn net.Conn, first []byte) net.Conn {
 	if len(first) == 0 {
 		return conn

@@ -26,7 +26,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// forwardProxy is an HTTP proxy that knows names nobody else does.
+// forwardProxy is an HTTP proxy that knows names which no name server knows.
 type forwardProxy struct {
 	server *httptest.Server
 	net    *networktest.Internet

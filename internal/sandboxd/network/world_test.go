@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// patience is how long a test waits for what should come at once.
+// patience is how long a test waits for events that should come at once.
 const patience = time.Minute
 
 // world is a guest on a link to an internet of its own.
@@ -37,8 +37,7 @@ type world struct {
 	ca     *x509.CertPool // that intercepted names have their certificates from
 }
 
-// openWorld makes a world with a policy; change may edit what the Egress is
-// made of.
+// openWorld makes a world with a policy; change may edit the configuration of the Egress.
 func openWorld(t *testing.T, n sandbox.Network, change ...func(*world, *EgressConfig)) *world {
 	t.Helper()
 	w := &world{net: networktest.Start(t), ca: x509.NewCertPool(), flowLog: newFlowLog()}
@@ -190,7 +189,7 @@ func isAlert(err error) bool {
 	return errors.As(err, &alert) && alert == 49 || err != nil && strings.Contains(err.Error(), "access denied")
 }
 
-// dialled are the addresses that were dialled, sorted.
+// dialled returns the addresses that were dialled, sorted.
 func (w *world) dialled() []string {
 	var all []string
 	for _, d := range w.net.Dials(networktest.Mark{}) {

@@ -29,7 +29,7 @@ func (a authority) host() string {
 	return a.ip.String()
 }
 
-// String returns the authority as requests have it.
+// String returns the authority in the form of requests.
 func (a authority) String() string {
 	if a.port == 0 {
 		return a.host()
@@ -77,8 +77,8 @@ func parseAuthority(text string) (authority, error) {
 	return a, err
 }
 
-// requestAuthority returns the host that r is for, all of whose ways to say so
-// must agree.
+// requestAuthority returns the host that r is for. All fields of r that name a host must
+// agree.
 func requestAuthority(r *http.Request) (authority, error) {
 	a, err := parseAuthority(r.Host)
 	if err != nil {

@@ -50,8 +50,7 @@ func TestParseAuthority(t *testing.T) {
 	}
 }
 
-// Whatever a request says, its host is taken for one thing, which parses to
-// itself, or for none.
+// Every request has either one host, in a form that parses to itself, or an error.
 func FuzzRequestAuthority(f *testing.F) {
 	for _, s := range []string{"api.example.com", "API.example.com.:443", "[::1]:80", "127.1", "a@b", "[::ffff:1.2.3.4]", "[", "]:", "x:"} {
 		f.Add(s, "", "")

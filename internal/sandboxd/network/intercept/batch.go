@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// recordSize is what of payload a TLS record has, in bytes, at most.
+	// recordSize is the largest payload of a TLS record, in bytes.
 	recordSize = 16 << 10
 	// batchSize is what goes to a guest at once, in bytes: as many whole records as
 	// its link has room for in a packet.

@@ -40,9 +40,9 @@ const (
 	keyFile  = "ca.key"
 )
 
-// CA is the authority of this installation. It signs the certificates that
-// guests see in place of those of servers, and keeps them. Any number of
-// goroutines may use it.
+// CA is the authority of this installation. It signs the certificates that guests see in
+// place of the servers' certificates, and caches them. Its methods may be called
+// concurrently.
 type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -55,17 +55,17 @@ type CA struct {
 	leaves *simplelru.LRU[string, *leaf] // by name
 }
 
-// leaf is a certificate that is made by whoever needs it first.
+// leaf is a certificate that its first user makes.
 type leaf struct {
 	once sync.Once
 	cert *tls.Certificate
 	err  error
 }
 
-// OpenCA opens the authority in dir, whose files are ca.pem and ca.key, or makes
-// it if there is none. A certificate that is in its last year is replaced by
-// one for the same key and name, so that guests who trust the old one trust
-// what the new one signs. Errors: invalid if the files are damaged.
+// OpenCA opens the authority in dir, whose files are ca.pem and ca.key, or creates it if
+// the files are missing. A certificate in its last year is replaced by a certificate for
+// the same key and name, so that guests that trust the old certificate trust certificates
+// signed by the new one. Errors: invalid if the files are damaged.
 func OpenCA(dir string) (*CA, error) { return openCA(dir, time.Now) }
 
 func openCA(dir string, now func() time.Time) (*CA, error) {
@@ -98,7 +98,7 @@ func openCA(dir string, now func() time.Time) (*CA, error) {
 	case haveCert && !ca.key.PublicKey.Equal(ca.cert.PublicKey):
 		return nil, damaged(certPath, errors.New("it is not the certificate of the key beside it"))
 	}
-	// A key alone is what a crash between the two files leaves.
+	// A crash between the two files leaves a key without a certificate.
 	if !haveCert || ca.cert.NotAfter.Sub(now()) < caRenewal {
 		if err := ca.issue(certPath); err != nil {
 			return nil, err

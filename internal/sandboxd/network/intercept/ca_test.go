@@ -87,7 +87,7 @@ func TestOpenCA_KeyOnly(t *testing.T) {
 	}
 }
 
-// Guests that trust the old certificate trust what is signed after the renewal.
+// Guests that trust the old certificate trust leaves signed after the renewal.
 func TestOpenCA_Renewal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

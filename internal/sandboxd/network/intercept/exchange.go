@@ -25,11 +25,11 @@ import (
 // its server, is not as it must be.
 const deniedHeader = "Cay-Denied"
 
-// ruleMisdirected is the rule of requests for another host, or another port, than
-// that of their connection.
+// ruleMisdirected is the rule of requests whose host or port differs from the host or
+// port of their connection.
 const ruleMisdirected = "host must match connection"
 
-// Bounds of what records have of a request, in bytes.
+// Bounds of the fields in records of requests, in bytes.
 const (
 	maxPath   = 512
 	maxMethod = 64
@@ -80,7 +80,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if fault != http.ErrAbortHandler {
-			// A fault may quote what it was about, but the runtime's own do not.
+			// A panic's value may quote the request, but errors of the runtime do not.
 			err, _ := fault.(runtime.Error)
 			p.log.Error("request handler panicked", "type", fmt.Sprintf("%T", fault), "error", err, "stack", string(debug.Stack()))
 		}
@@ -152,7 +152,7 @@ func (x *exchange) decide(r *http.Request) bool {
 	return true
 }
 
-// act does what is to be done with an allowed request.
+// act carries out the rule for an allowed request.
 func (x *exchange) act(p *Proxy, r *http.Request) {
 	if x.rule != nil && x.rule.Respond != nil {
 		x.respond(x.rule.Respond)

@@ -164,7 +164,7 @@ func audience(to *url.URL) string {
 	return to.Scheme + "://" + host + strings.TrimRight(to.EscapedPath(), "/")
 }
 
-// trailers are those that the guest has announced, and may send.
+// trailers returns the trailers that the guest has announced and may send.
 func trailers(in *http.Request, banned []string, forwarded bool) http.Header {
 	if len(in.Trailer) == 0 {
 		return nil
@@ -225,8 +225,8 @@ func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return x.gen.any.RoundTrip(r)
 }
 
-// scrubber returns what takes secrets out of this exchange's response, nil if
-// nothing is to.
+// scrubber returns a scrubber of this exchange's response, nil if nothing is to be
+// scrubbed.
 func (x *exchange) scrubber() *scrubber {
 	if x.rule == nil || !x.rule.Scrub || len(x.rule.Secrets) == 0 {
 		return nil
@@ -234,7 +234,7 @@ func (x *exchange) scrubber() *scrubber {
 	return newScrubber(x.rule.Secrets)
 }
 
-// errEncoded is for responses that cannot be scrubbed.
+// errEncoded is returned for responses that cannot be scrubbed.
 var errEncoded = errors.New("the response is to be scrubbed, but the server sent it encoded, or in parts")
 
 func modifyResponse(res *http.Response) error {
@@ -286,13 +286,14 @@ func handleError(_ http.ResponseWriter, r *http.Request, err error) {
 	x.fail(r.Context(), err)
 }
 
-// upgradedBody is what package http makes of an upgraded connection.
+// upgradedBody is the body that package http gives to the response of an upgraded
+// connection.
 type upgradedBody interface {
 	io.ReadWriteCloser
 	CloseWrite() error
 }
 
-// upgraded counts what passes an upgraded connection.
+// upgraded counts the bytes of an upgraded connection.
 type upgraded struct {
 	upgradedBody
 	x *exchange

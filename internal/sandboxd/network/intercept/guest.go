@@ -67,7 +67,7 @@ func (g *guest) Close() error {
 	return g.Conn.Close()
 }
 
-// CloseWrite ends what is sent to the guest.
+// CloseWrite closes the sending side.
 func (g *guest) CloseWrite() error {
 	if half, ok := g.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

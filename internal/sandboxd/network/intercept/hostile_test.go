@@ -46,8 +46,8 @@ func TestProxy_UpgradeNobodyAskedFor(t *testing.T) {
 	}
 }
 
-// A policy ends what it denies, also if it is under way and its name is allowed
-// as before: streams, WebSockets, and what has not got an answer yet.
+// A new policy ends all denied requests under way, even if their name stays allowed:
+// streams, WebSockets, and requests that have no answer yet.
 func TestRules_PolicyEndsRequests(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {

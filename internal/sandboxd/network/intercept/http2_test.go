@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// http2Client sends what no proper client does.
+// http2Client sends frames that no proper client sends.
 type http2Client struct {
 	conn   net.Conn
 	framer *http2.Framer

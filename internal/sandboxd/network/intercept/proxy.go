@@ -27,7 +27,7 @@ const (
 	maxStreams = 250              // of an HTTP/2 connection
 )
 
-// Config is what a Proxy needs. All fields but Roots must be set.
+// Config configures a Proxy. All fields but Roots must be set.
 type Config struct {
 	CA *CA
 	// Roots verify the certificates of servers. nil means the system's.
@@ -35,15 +35,15 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Session is what a guest's connection is for. It must not change while the
-// connection is served.
+// Session describes a guest's connection. It must not change while the connection is
+// served.
 type Session struct {
 	// Name is the TLS server name, as policy.CleanName makes it: every request
 	// must be for it. Empty for plain HTTP, where every request says its own.
 	Name string
 	Port uint16 // that the guest has dialled
-	// Address is what the guest has dialled, for records of requests that are
-	// answered here. May be the zero value.
+	// Address is the address that the guest dialled, for records of requests that Proxy
+	// answers itself. May be the zero value.
 	Address netip.AddrPort
 
 	// Policy returns today's policy. It is asked once for each request.
@@ -65,9 +65,9 @@ type Session struct {
 	Upstream *Upstream
 	// Memory is the sandbox's, as for NewUpstream.
 	Memory Memory
-	// ForwardToken returns what goes with a request that a rule forwards, for its
-	// receiver to know the sandbox by; audience is the rule's URL without what
-	// requests add. Nil: nothing does.
+	// ForwardToken returns the token by which the receiver of a forwarded request
+	// recognizes the sandbox; audience is the rule's URL without the path that requests
+	// add. Nil: no token is sent.
 	ForwardToken func(ctx context.Context, audience string) (string, error)
 
 	// Record gets one Flow for each request when it has ended; Seq is for the
@@ -333,7 +333,7 @@ func (f *feed) Addr() net.Addr { return &net.TCPAddr{} }
 
 const bufferSize = 128 << 10
 
-// buffers lends what bodies are copied through.
+// buffers lends the buffers through which bodies are copied.
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([bufferSize]byte) }}

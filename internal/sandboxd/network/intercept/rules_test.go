@@ -88,7 +88,7 @@ func TestRules_SetHeadersAndTrailers(t *testing.T) {
 	})
 }
 
-// N21: a secret goes to the host it is for and nowhere else.
+// N21: a secret is sent to its own host and to no other host.
 func TestRules_SecretsStayWithTheirHost(t *testing.T) {
 	t.Parallel()
 	listed := allow(host, inject(false))
@@ -434,7 +434,7 @@ func TestRules_PolicyChanges(t *testing.T) {
 	}
 }
 
-// N10, N12, and what else is not a request for the host of the connection.
+// N10, N12, and other requests that are not for the host of the connection.
 func TestRules_Hosts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host), allow("also.example.com"))

@@ -140,8 +140,8 @@ func (s *scrubber) extend(text []byte, start, stop int) int {
 	return stop
 }
 
-// beginning returns where the longest end of text begins that a secret may
-// continue, len(text) if there is none.
+// beginning returns the start of the longest suffix of text that may be the beginning of
+// a secret, len(text) if there is none.
 func (s *scrubber) beginning(text []byte) int {
 	if len(s.secrets) == 0 {
 		return len(text)

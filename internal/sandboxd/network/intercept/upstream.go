@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Bounds of what an Upstream keeps.
+// Bounds of the connections and requests of an Upstream.
 const (
 	maxIdlePerHost  = 16
 	maxIdle         = 128
@@ -55,7 +55,7 @@ type Upstream struct {
 	closed bool
 }
 
-// generation is what was opened between two changes of policy.
+// generation has the connections opened between two changes of policy.
 type generation struct {
 	owner *Upstream
 	any   *http.Transport
@@ -77,7 +77,7 @@ func (p *Proxy) NewUpstream(memory Memory) *Upstream {
 	return u
 }
 
-// newGeneration is called with mu held, or before there is anybody else.
+// newGeneration must be called with mu held, or before the Upstream is shared.
 func (u *Upstream) newGeneration() *generation {
 	g := &generation{owner: u, conns: map[*serverConn]struct{}{}}
 	g.any, g.h1 = g.transport(true), g.transport(false)
@@ -155,8 +155,8 @@ func (u *Upstream) Close() {
 	}
 }
 
-// endLocked makes connections that come late close at once, and returns those
-// that are there, for shut.
+// endLocked makes connections that open later close at once, and returns the open
+// connections, for shut.
 func (g *generation) endLocked() map[*serverConn]struct{} {
 	conns := g.conns
 	g.conns = nil
@@ -205,8 +205,9 @@ func (u *Upstream) release(x *exchange) {
 
 var errUpstreamClosed = errors.New("the sandbox's connections are closed")
 
-// dial is how transports connect. The request that needs a connection says by
-// its context whose Session.Dial to use, but others may get the connection.
+// dial connects for a transport. The context is that of the request that needs a
+// connection, and determines the Session.Dial to use; another request may get the
+// connection.
 func (g *generation) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(address)
 	if err != nil {
@@ -287,7 +288,7 @@ func (c *serverConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite ends what is sent to the server, for upgraded connections.
+// CloseWrite closes the sending side, for upgraded connections.
 func (c *serverConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

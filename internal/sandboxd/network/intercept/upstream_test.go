@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A server must prove that it is the one asked for.
+// A server must prove that it is the requested host.
 func TestUpstream_Certificates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host, inject(false)))
@@ -100,7 +100,7 @@ func TestUpstream_Pool(t *testing.T) {
 	})
 }
 
-// room is a Memory of so many bytes.
+// room is a Memory with a number of bytes left.
 type room struct {
 	left  atomic.Int64
 	given chan struct{}

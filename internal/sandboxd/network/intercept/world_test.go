@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// patience bounds waits for what must come.
+// patience bounds waits for events that must come.
 const patience = time.Minute
 
 // world is a Proxy between a guest and servers with an authority of their own.
@@ -225,7 +225,7 @@ func (w *world) connect(ctx context.Context, name string, port uint16) net.Conn 
 	return conn
 }
 
-// guestTrust is what the guest verifies servers with.
+// guestTrust returns the authorities by which the guest verifies servers.
 func (w *world) guestTrust() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(w.ca.PEM())

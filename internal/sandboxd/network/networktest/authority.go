@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// authority issues the certificates of all servers of this process. There is one
-// for all Internets, so that a program's trust, which is read once, fits each.
+// authority issues the certificates of all servers of this process. All Internets share
+// it, because a program reads its trusted authorities once.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -60,7 +60,7 @@ func mustCreate(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKe
 	return cert
 }
 
-// fault is what is wrong with a certificate.
+// fault is the defect of a certificate.
 type fault int
 
 const (
@@ -94,7 +94,7 @@ func (a *authority) issue(f fault, names ...string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
-// Roots is what verifies the servers of every Internet of this process.
+// Roots returns the authority of the servers of all Internets of this process.
 func Roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(theAuthority().cert)

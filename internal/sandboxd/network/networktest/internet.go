@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Internet is a world of its own, with a record of what happened in it. Methods
-// may be called concurrently.
+// Internet is a simulated internet, with a record of the traffic in it. Its methods may
+// be called concurrently.
 type Internet struct {
 	t          testing.TB
 	nameserver string // host:port, for UDP and TCP
@@ -88,7 +88,7 @@ func (n *Internet) Permit(prefix netip.Prefix) {
 	n.permitted = append(n.permitted, prefix)
 }
 
-// public says in few words what network.Public says with care.
+// public is a short form of network.Public, which is the careful one.
 func public(ip netip.Addr) bool {
 	return ip.Is4() && !ip.IsPrivate() && ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && !ip.IsLoopback() &&
 		!netip.MustParsePrefix("100.64.0.0/10").Contains(ip) && !netip.MustParsePrefix("168.63.129.16/32").Contains(ip)
@@ -122,8 +122,9 @@ func (n *Internet) DialContext(ctx context.Context, network, address string) (ne
 	return new(net.Dialer).DialContext(ctx, network, real)
 }
 
-// violate records what fails the test at its end: the test's goroutine may be
-// waiting for the code under test, and others must not fail it after its end.
+// violate records a violation that fails the test at its end. It does not fail the test
+// at once, because the test's goroutine may be waiting for the code under test, and other
+// goroutines must not fail the test after its end.
 func (n *Internet) violate(what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,14 +148,14 @@ func (n *Internet) Dials(m Mark) []Dial {
 	return slices.Clone(n.dials[m.dials:])
 }
 
-// Queries are what the DNS server was asked since m.
+// Queries returns the queries to the DNS server since m.
 func (n *Internet) Queries(m Mark) []Query {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.queries[m.queries:])
 }
 
-// Requests are what the HTTP servers were asked since m.
+// Requests returns the requests to the HTTP servers since m.
 func (n *Internet) Requests(m Mark) []Request {
 	n.mu.Lock()
 	defer n.mu.Unlock()

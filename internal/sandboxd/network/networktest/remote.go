@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// remote is what another process needs to know of an Internet.
+// remote is the description of an Internet that another process needs.
 type remote struct {
 	Nameservers []string          `json:"nameservers"`
 	Routes      map[string]string `json:"routes"` // "tcp 93.184.0.10:80" to what listens for it

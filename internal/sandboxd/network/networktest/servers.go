@@ -155,7 +155,7 @@ func (n *Internet) serveHTTP(addr netip.AddrPort, s *http.Server, config *tls.Co
 	})
 }
 
-// echo sends back what comes, and the end after it.
+// echo sends back all bytes, and then the end.
 func echo(c net.Conn) {
 	_, _ = io.Copy(c, c) // however it ends, it ends
 	if half, ok := c.(interface{ CloseWrite() error }); ok {

@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// Request is what an HTTP server was asked.
+// Request is a request to an HTTP server.
 type Request struct {
 	Server string      `json:"server"` // which of ours, as "api"
 	Proto  string      `json:"proto"`
@@ -113,7 +113,7 @@ func content(n int64) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{1}), n)
 }
 
-// Sum is the SHA-256, in hexadecimal, of what /bytes/n serves.
+// Sum returns the SHA-256, in hexadecimal, of the body of /bytes/n.
 func Sum(n int64) string {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, content(n)); err != nil {
@@ -143,7 +143,7 @@ func handleUpload(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%d %x", size, sum.Sum(nil))
 }
 
-// handleDrip is slow because it paces itself, not because anybody waits.
+// handleDrip is slow because it paces itself, not because the connection is blocked.
 func handleDrip(w http.ResponseWriter, r *http.Request) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -31,15 +31,15 @@ var (
 	WrongName  = netip.MustParseAddr("93.184.0.63")
 	// BlackHole is slow.example.com: nothing there ever answers.
 	BlackHole = netip.MustParseAddr("93.184.0.99")
-	// Metadata is the address of cloud metadata services. A server gives
-	// Credentials to whoever comes through, which fails the test.
+	// Metadata is the address of cloud metadata services. A server there gives
+	// Credentials to every client, which fails the test.
 	Metadata = netip.MustParseAddr("169.254.169.254")
 	// Private is internal.example.com: 80 HTTP. Reaching it fails the test, too,
 	// until it is told to Permit it.
 	Private = netip.MustParseAddr("10.77.0.5")
 )
 
-// Credentials is what Metadata answers.
+// Credentials is the answer of Metadata.
 const Credentials = "the-credentials-of-the-host"
 
 // names are the answers of the DNS server: addresses, or a name to go on with.

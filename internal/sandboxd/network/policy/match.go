@@ -71,14 +71,14 @@ func newFields(in []sandbox.FieldMatch, foldKeys bool) ([]field, error) {
 	return fields, nil
 }
 
-// request is a request with what rules need of it, worked out at most once.
+// request is a request with derived values that rules need, each computed at most once.
 type request struct {
 	*http.Request
 	path  *paths
 	query *queries
 }
 
-// matches answers, and for maybe says what is in doubt.
+// matches returns the answer, and for maybe the part of the request in doubt.
 func (m *match) matches(r *request) (answer, string) {
 	all, doubt := yes, ""
 	note := func(a answer, what string) {

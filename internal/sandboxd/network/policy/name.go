@@ -152,9 +152,9 @@ func matchLabels(pattern []string, name string) bool {
 	return name == ""
 }
 
-// moreSpecific orders patterns that can match the same name: more labels first,
-// then fewer "*", then the one whose first "*" from the end is further to the
-// front, so that what the owner of the parent domain says counts.
+// moreSpecific orders patterns that can match the same name: more labels first, then
+// fewer "*", then the pattern whose first "*" from the end is further to the front, so
+// that the pattern of the parent domain's owner decides.
 func moreSpecific(a, b *Domain) int {
 	if n := len(b.labels) - len(a.labels); n != 0 {
 		return n

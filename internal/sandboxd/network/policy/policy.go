@@ -16,8 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Verdict is what becomes of a flow, as far as the policy goes. The zero value
-// is Deny.
+// Verdict is the policy's decision about a flow. The zero value is Deny.
 type Verdict int
 
 const (
@@ -38,7 +37,7 @@ func (v Verdict) String() string {
 	return "Verdict(" + strconv.Itoa(int(v)) + ")"
 }
 
-// Decision is a verdict and what made it.
+// Decision is a verdict and its reason.
 type Decision struct {
 	Verdict Verdict
 	Rule    string // what decided, in short: `allow "*.example.com"`, `not in allow`
@@ -109,7 +108,7 @@ func Compile(n sandbox.Network) (*Policy, error) {
 // Mode returns the policy's mode, which is never empty.
 func (p *Policy) Mode() sandbox.NetworkMode { return p.mode }
 
-// Limits returns what the policy asks for; zeros are the operator's to fill in.
+// Limits returns the limits in the policy; the operator's limits replace zeros.
 func (p *Policy) Limits() sandbox.NetworkLimits { return p.limits }
 
 // Intercepts reports whether the TLS of some name may be opened, so that the

@@ -219,7 +219,7 @@ func TestPolicy_Above(t *testing.T) {
 	}
 }
 
-// The table of names gives what comparing with every pattern would.
+// The table of names gives the same result as comparing with every pattern.
 func TestPolicy_NameIsTheMostSpecific(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {
@@ -289,7 +289,7 @@ func indexes(s []string) func(func(int) bool) {
 	}
 }
 
-// The ranges give what package netip would.
+// The ranges give the same result as package netip.
 func TestPolicy_AddressIsInRange(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {

@@ -128,7 +128,7 @@ func slashes(path string) string {
 	return strings.NewReplacer(`\`, "/", "%5C", "/").Replace(path)
 }
 
-// withoutParams drops what follows a semicolon in each segment.
+// withoutParams drops the part of each segment from a semicolon on.
 func withoutParams(path string) string {
 	if strings.IndexByte(path, ';') < 0 {
 		return path

@@ -95,7 +95,7 @@ func newRule(text string, in sandbox.Rule) (*Rule, error) {
 	return r, nil
 }
 
-// secretsIn returns what must not be shown of a header's value.
+// secretsIn returns the parts of a header's value that must not be shown.
 func secretsIn(value string) [][]byte {
 	var secrets [][]byte
 	add := func(s string, least int) {

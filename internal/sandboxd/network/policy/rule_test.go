@@ -40,7 +40,7 @@ func exact(s string) *sandbox.TextMatch  { return &sandbox.TextMatch{Exact: &s} 
 func prefix(s string) *sandbox.TextMatch { return &sandbox.TextMatch{Prefix: &s} }
 func regex(s string) *sandbox.TextMatch  { return &sandbox.TextMatch{Regex: &s} }
 
-// Outcomes of matching one rule that denies.
+// Outcomes of matching a single rule that denies.
 const (
 	matched = "matched"
 	passed  = "passed"

@@ -88,7 +88,7 @@ func FilterRequests(conn net.Conn) *Conn {
 // no more requests from the connection.
 func (c *Conn) Upgraded() { c.upgraded.Store(true) }
 
-// CloseWrite ends what is sent to the client, if the connection can do that.
+// CloseWrite closes the sending side, if the connection supports it.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -177,8 +177,8 @@ func (c *Conn) fill() (int, error) {
 	return n, err
 }
 
-// check judges what is in the store, as far as it is complete and up to the end
-// of the current request. An error is about what follows the checked bytes.
+// check parses the bytes in the store, as far as they are complete and up to the end of
+// the current request. An error is about the bytes after the checked ones.
 func (c *Conn) check() *RequestError {
 	for c.checked == 0 || c.stage != inHead {
 		pending := c.store[c.r+c.checked : c.w]
@@ -316,8 +316,8 @@ func (l *lines) exceed(text []byte, most int) bool {
 	return len(text) >= most && bytes.IndexByte(text[l.scanned:most], '\n') < 0
 }
 
-// next returns the next line of text without its end, nil if it is not
-// complete. text must be what it was before, and what came in since.
+// next returns the next line of text without its end, nil if the line is incomplete. text
+// must be the text of the call before, followed by the bytes that came in since.
 func (l *lines) next(text []byte) ([]byte, *RequestError) {
 	i := bytes.IndexByte(text[l.scanned:], '\n')
 	if i < 0 {
@@ -336,7 +336,7 @@ func (l *lines) next(text []byte) ([]byte, *RequestError) {
 	return line[:len(line)-1], nil
 }
 
-// end returns the size of the lines so far, and begins anew behind them.
+// end returns the size of the lines so far, and starts again after them.
 func (l *lines) end() int {
 	n := l.start
 	*l = lines{}

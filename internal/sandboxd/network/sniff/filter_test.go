@@ -611,7 +611,7 @@ func FuzzFilterRequests(f *testing.F) {
 	})
 }
 
-// request is what a Read per request showed.
+// request is the result of one Read per request.
 type request struct {
 	text  string
 	host  string

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Protocol is what a connection begins with.
+// Protocol is the protocol that a connection begins with.
 type Protocol int
 
 const (
-	// Unknown is everything else: no name can be read from it.
+	// Unknown is any other protocol: it has no readable name.
 	Unknown Protocol = iota
 	// TLS begins with a handshake record; see ReadClientHello.
 	TLS

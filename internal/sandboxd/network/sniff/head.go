@@ -57,9 +57,9 @@ func (h *head) addRequestLine(line string) *RequestError {
 	return h.checkTarget()
 }
 
-// CheckTarget refuses what cannot be in a request's target, of any version of
-// HTTP, but what some servers take for a part of it, some for its end, and some
-// for something else.
+// CheckTarget refuses characters that no version of HTTP allows in a request's target,
+// and that servers treat differently: as part of the target, as its end, or as something
+// else.
 func CheckTarget(target string) *RequestError {
 	for i := range len(target) {
 		if c := target[i]; c <= ' ' || c >= 0x7f || c == '#' || c == '\\' {
@@ -69,7 +69,7 @@ func CheckTarget(target string) *RequestError {
 	return nil
 }
 
-// checkTarget refuses what not every server takes for the same URL.
+// checkTarget refuses targets that some servers read as another URL.
 func (h *head) checkTarget() *RequestError {
 	if err := CheckTarget(h.target); err != nil {
 		return err

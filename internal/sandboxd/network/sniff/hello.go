@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// ClientHello is what a TLS client asks for, in the clear.
+// ClientHello has the unencrypted requests of a TLS client.
 type ClientHello struct {
 	// ServerName is as sent, in any case; only letters, digits, '-', '_' and
 	// '.' occur in it, it does not end in a dot and is no IP address. Empty if

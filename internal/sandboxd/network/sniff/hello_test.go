@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network/sniff"
 )
 
-// sayHello returns what crypto/tls's client sends first.
+// sayHello returns the first bytes that crypto/tls's client sends.
 func sayHello(t testing.TB, config *tls.Config) []byte {
 	t.Helper()
 	client, server := net.Pipe()
@@ -328,7 +328,7 @@ func TestReadClientHello_Refused(t *testing.T) {
 	}
 }
 
-// Wherever the client stops, the reader's own error is what comes out.
+// Wherever the client stops, ReadClientHello returns the reader's own error.
 func TestReadClientHello_CutOff(t *testing.T) {
 	t.Parallel()
 	whole := records(helloMessage(names(host("a.example"))), 20)
@@ -378,7 +378,7 @@ func TestAlert_Record(t *testing.T) {
 	}
 }
 
-// replay is a connection on which only this is ever said.
+// replay is a connection that reads from Reader.
 type replay struct {
 	net.Conn
 	io.Reader
@@ -431,7 +431,7 @@ func FuzzReadClientHello(f *testing.F) {
 		case theirs == nil && err == nil:
 			t.Fatal("crypto/tls shook hands without a hello")
 		case theirs == nil:
-			// It refuses extensions that do not matter here.
+			// crypto/tls refuses extensions that do not matter here.
 		case theirs.ServerName != hello.ServerName:
 			t.Fatalf("server name %q, crypto/tls reads %q", hello.ServerName, theirs.ServerName)
 		case !slices.Equal(theirs.SupportedProtos, hello.ALPN):

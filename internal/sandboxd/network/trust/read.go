@@ -55,7 +55,7 @@ func hostSources() sources {
 	return src
 }
 
-// certificate is one of a bundle.
+// certificate is a certificate of a bundle.
 type certificate struct {
 	*x509.Certificate
 	stray bool // it is no authority, and not in the bundle's file
@@ -72,7 +72,7 @@ type reader struct {
 	inDir   bool // a directory is being read
 }
 
-// readBundle reads what makes the bundle.
+// readBundle reads the files of the bundle.
 func (r *reader) readBundle(src sources) error {
 	r.left = maxBytes
 	files := src.files
@@ -164,7 +164,7 @@ func (r *reader) readFile(name string) error {
 			return &limitError{cay.Errorf(cay.Invalid, "%s: this machine trusts more than %d certificates", name, maxCertificates).
 				WithHint("set SSL_CERT_FILE and SSL_CERT_DIR for the daemon to a smaller bundle")}
 		}
-		// Before version 3 a certificate could not say what it is.
+		// Certificates before version 3 cannot say whether they are authorities.
 		authority := c.IsCA || c.Version < 3
 		r.certs = append(r.certs, certificate{c, r.inDir && !authority})
 	}

@@ -75,17 +75,17 @@ func load(src sources, now time.Time) (*Bundle, error) {
 // Pool holds all of the bundle. It is shared, and must not be added to.
 func (b *Bundle) Pool() *x509.CertPool { return b.pool }
 
-// Extra returns, as PEM, the certificates somebody added to this machine, which
-// images therefore lack. These are all but expired ones, those in Mozilla's set,
-// those of servers that merely lie in a directory, and those the machine's
-// distribution ships. The last matter because a distribution that is not the
-// newest has authorities Mozilla has dropped since, some for cause: no guest is
-// made to trust them. Nil if there is none. The slice is shared, and must not be
-// changed.
+// Extra returns, as PEM, the certificates that somebody added to this machine, and which
+// images therefore lack. These are all certificates except expired ones, certificates in
+// Mozilla's set, servers' certificates that merely lie in a directory, and certificates
+// that the machine's distribution ships. The last exception matters because an older
+// distribution has authorities that Mozilla has dropped since, some for cause: no guest
+// is made to trust them. Nil if no certificate was added. The slice is shared, and must
+// not be changed.
 func (b *Bundle) Extra() []byte { return b.extra }
 
-// Warning says what of the bundle was left out because it is damaged. Empty if
-// nothing was.
+// Warning says which parts of the bundle were left out because they are damaged. Empty if
+// nothing was left out.
 func (b *Bundle) Warning() string { return b.warning }
 
 // Public returns Mozilla's set as PEM, for a guest whose image has no bundle at
