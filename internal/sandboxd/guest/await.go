@@ -12,7 +12,7 @@ import (
 // Patience is how long an answer that takes a guest no time is awaited in any case.
 const Patience = time.Minute
 
-// errNoAnswer is what a caller is told who has waited long enough.
+// errNoAnswer is returned when the guest has not answered in time.
 var errNoAnswer = cay.Errorf(cay.Unavailable, "the sandbox does not answer").
 	WithHint("it is overloaded, or a program in it has stopped its agent; if waiting does not help, stop the sandbox")
 
@@ -109,7 +109,7 @@ func (w *waiting) over() {
 	w.timer.Stop()
 }
 
-// endingBody is the body of an answer, whose context is given back when it is closed.
+// endingBody is the body of an answer; closing it also releases the context.
 type endingBody struct {
 	io.ReadCloser
 	end func()

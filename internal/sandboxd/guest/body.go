@@ -67,7 +67,7 @@ type attempt struct{ *body }
 
 func (attempt) Close() error { return nil }
 
-// trackedConn counts what comes, and tells when it was closed.
+// trackedConn counts the bytes read, and signals its close.
 type trackedConn struct {
 	net.Conn
 	heard  *atomic.Int64

@@ -92,8 +92,8 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return h, nil
 }
 
-// needs reports whether the guest understands what came with a version of the
-// protocol. Errors: not_supported.
+// needs reports whether the guest's protocol has at least the given version; what names
+// the feature in the error. Errors: not_supported.
 func (c *Client) needs(ctx context.Context, version int, what string) error {
 	if c.protocol.Load() == 0 {
 		if _, err := c.Health(ctx); err != nil {
@@ -130,8 +130,8 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 	return c.call(ctx, request{method: http.MethodGet, path: path, query: query, repeat: true}, out)
 }
 
-// getFew is get for an answer of at most so many values, whose texts have no
-// commas: in few bytes a guest can say what takes a lot to hold.
+// getFew is get for an answer of at most values values, whose texts have no commas. It
+// limits the values, because a guest can encode many values in few bytes.
 func (c *Client) getFew(ctx context.Context, path string, query url.Values, values int, out any) error {
 	var data json.RawMessage
 	if err := c.call(ctx, request{method: http.MethodGet, path: path, query: query, repeat: true, slow: true}, &data); err != nil {
@@ -257,7 +257,7 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// contextErr prefers the reason a context ended to what that broke.
+// contextErr returns the reason why ctx ended, or err if ctx has not ended.
 func contextErr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

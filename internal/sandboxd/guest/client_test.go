@@ -148,7 +148,7 @@ func TestClient_hostileAmounts(t *testing.T) {
 			if cay.CodeOf(err) != cay.Unavailable {
 				t.Errorf("got %v (%s)", err, cay.CodeOf(err))
 			}
-			// With what reading 4 MiB takes, here and in the server.
+			// This includes the memory for reading 4 MiB, here and in the server.
 			if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 64 {
 				t.Errorf("it took %d MiB", took)
 			}
@@ -317,7 +317,7 @@ func TestClient_hostileTrust(t *testing.T) {
 	}
 }
 
-// A guest of an earlier build would take no notice of what it does not know.
+// A guest of an earlier build would ignore parameters that it does not know.
 func TestClient_earlierGuest(t *testing.T) {
 	t.Parallel()
 	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {

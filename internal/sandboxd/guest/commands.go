@@ -151,7 +151,7 @@ func (c *Client) ListCommands(ctx context.Context) ([]sandbox.Command, error) {
 	return list, nil
 }
 
-// Bounds of descriptions of commands, far beyond what an agent says of any.
+// Bounds of descriptions of commands, far beyond the descriptions of a genuine agent.
 const (
 	maxCommands = 4096
 	maxCommand  = 64 << 10 // bytes of one, as JSON
@@ -232,8 +232,8 @@ func (c *Client) WriteStdin(ctx context.Context, id string, r io.Reader, closeAf
 	}
 }
 
-// Output reads what a command wrote. See sandboxd.Commands. A stream whose
-// connection breaks goes on over a new one.
+// Output reads a command's output. See sandboxd.Commands. A stream whose connection
+// breaks continues over a new connection.
 func (c *Client) Output(ctx context.Context, id string, p sandbox.OutputParams) (sandbox.Output, error) {
 	if p.Cursor < 0 {
 		return nil, cay.Errorf(cay.Invalid, "cursor %d is negative", p.Cursor)

@@ -18,7 +18,7 @@ const Port = 1
 // ConfigEnv is the environment variable that carries Config to cay-guest.
 const ConfigEnv = "CAY_GUEST_CONFIG"
 
-// Config is what a sandbox's init is told at its start.
+// Config is the configuration of a sandbox's init, given at its start.
 type Config struct {
 	// Sandbox is the id of the sandbox the machine belongs to, or empty. A machine
 	// that starts from the files of one of the same sandbox keeps its machine id,
@@ -36,14 +36,14 @@ type Config struct {
 	Certificates string `json:"certificates,omitempty"`
 	// MachineID is 32 hex digits for /etc/machine-id; empty: see IdentityRequest.
 	MachineID string `json:"machine_id,omitempty"`
-	// Owned are directories to give to the default user: the roots of drives
-	// nobody has written yet. Absolute.
+	// Owned are directories to give to the default user: the roots of drives that were
+	// never written. Absolute.
 	Owned []string `json:"owned,omitempty"`
 	// MaxProcesses is RLIMIT_NPROC of commands, for each user but root. 0 means 4096.
 	MaxProcesses uint64 `json:"max_processes,omitempty"`
 }
 
-// HashToken returns what Config.TokenSHA256 holds for a token.
+// HashToken returns the value of Config.TokenSHA256 for a token.
 func HashToken(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])

@@ -29,7 +29,7 @@ func (c *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	if err != nil {
 		return nil, unavailable(contextErr(ctx, err))
 	}
-	// Closing breaks off what follows when ctx ends.
+	// When ctx ends, closing the connection ends the upgrade.
 	unhook := context.AfterFunc(ctx, func() { conn.Close() })
 	relayed, err := c.upgrade(conn, port)
 	if !unhook() && err == nil {
@@ -78,7 +78,7 @@ func (c *Client) upgrade(conn net.Conn, port uint16) (net.Conn, error) {
 	return &prefixedConn{Conn: conn, first: first}, nil
 }
 
-// headReader bounds what is read of a response.
+// headReader bounds the bytes that are read of a response's head.
 type headReader struct {
 	r    io.Reader
 	left int64

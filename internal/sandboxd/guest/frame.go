@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// Kind says what a frame carries.
+// Kind is the type of a frame.
 type Kind uint8
 
 // The kinds of frames. Cursor is zero where not mentioned.

@@ -24,10 +24,9 @@ import (
 // the agent wrote, and for which sandbox. Without it, the machine counts as new.
 const IdentityFile = "/etc/cay/identity.json"
 
-// Identity is who a machine is.
+// Identity identifies a machine.
 type Identity struct {
-	// Sandbox is the id of the sandbox the machine belongs to. Empty while it
-	// belongs to none.
+	// Sandbox is the id of the machine's sandbox. Empty while the machine has no sandbox.
 	Sandbox string `json:"sandbox,omitempty"`
 	// BootID is random, and changes whenever the machine starts or gets a new identity.
 	BootID     string `json:"boot_id"`
@@ -87,7 +86,7 @@ func ValidMachineID(s string) bool {
 	return len(s) == 32 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// ParseTokenHash reads what HashToken returns. Errors: invalid.
+// ParseTokenHash parses a result of HashToken. Errors: invalid.
 func ParseTokenHash(s string) (sum [sha256.Size]byte, err error) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != sha256.Size {
@@ -96,7 +95,7 @@ func ParseTokenHash(s string) (sum [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(b), nil
 }
 
-// Identified is what became of an IdentityRequest.
+// Identified is the result of an IdentityRequest.
 type Identified struct {
 	Identity
 	// Problem says what of the machine's files or name could not be changed, for

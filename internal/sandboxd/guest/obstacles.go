@@ -5,10 +5,10 @@ import (
 	"net/http"
 )
 
-// MaxObstacles bounds what Obstacles names.
+// MaxObstacles bounds the names in Obstacles.
 const MaxObstacles = 8
 
-// Obstacles is what of a guest cannot be saved with its memory.
+// Obstacles names the parts of a guest that cannot be saved with its memory.
 type Obstacles struct {
 	Obstacles []string `json:"obstacles,omitempty"`
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// SourceRequest says what to fill a directory with.
+// SourceRequest is the source to fill a directory with.
 type SourceRequest struct {
 	Source sandbox.Source    `json:"source"`
 	Env    map[string]string `json:"env,omitempty"` // of the programs that are run for it
-	// Roots is PEM, of authorities that the server of a tarball may have beside
-	// those of the image.
+	// Roots is PEM, of authorities that may sign the certificate of a tarball's server,
+	// in addition to the image's authorities.
 	Roots string `json:"roots,omitempty"`
 }
 

@@ -9,7 +9,7 @@ import (
 
 // Files in a guest that was given certificates. See Client.Trust.
 const (
-	// ExtraFile has what was given, for programs that add a file to the
+	// ExtraFile has the given certificates, for programs that add a file to the
 	// authorities they bring along.
 	ExtraFile = "/etc/cay/trust/extra.pem"
 	// BundleFile has the image's bundle and the given certificates, for programs that
@@ -23,14 +23,14 @@ const (
 	// it travels in an environment variable, of which Linux takes 128 KiB. More
 	// is installed by Client.Trust.
 	MaxConfigCertificates = 64 << 10
-	// MaxTrust bounds the bytes of all that a guest is given, and of a bundle of
-	// its image that is added to.
+	// MaxTrust bounds the bytes of all given certificates, and of a bundle of the image
+	// that they are added to.
 	MaxTrust = 16 << 20
 )
 
 // TrustRequest says which certificate authorities a guest is to trust.
 type TrustRequest struct {
-	// Certificates are PEM, at least one. They take the place of those given before.
+	// Certificates are PEM, at least one. They replace the certificates given before.
 	Certificates string `json:"certificates"`
 	// Public are the public authorities, PEM, for an image that has no bundle of
 	// its own. Without them nothing is installed there, and Trust.Bare says so:
@@ -38,15 +38,15 @@ type TrustRequest struct {
 	Public string `json:"public,omitempty"`
 }
 
-// Trust is which certificates a guest has been made to trust.
+// Trust describes the certificates that a guest has been made to trust.
 type Trust struct {
-	// ID is TrustID of the certificates given last that are in ExtraFile and
-	// BundleFile. Empty if there are none.
+	// ID is the TrustID of the certificates given last that are in ExtraFile and
+	// BundleFile. Empty if these files have no given certificates.
 	ID string `json:"id,omitempty"`
 	// Bare says that the image has no bundle, so that Public is needed.
 	Bare bool `json:"bare,omitempty"`
-	// Problem says what could not be written, for people. With an ID it is
-	// something of less weight than those two files.
+	// Problem says which files could not be written, for people. If ID is set, both of
+	// these files were written.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -18,8 +18,7 @@ const (
 	protocolContentOnly   = 1
 )
 
-// Names of headers, of the trailer, and of the query parameters that carry
-// what a request says.
+// Names of a header and of a trailer.
 const (
 	InfoHeader   = "Cay-Info"  // a FileEntry as JSON, of the file in the body
 	ErrorTrailer = "Cay-Error" // an ErrorBody as JSON, if a body of unknown length ended early
@@ -84,7 +83,7 @@ type FileEvent struct {
 	From []byte         `json:"from,omitempty"`
 }
 
-// Health is what a guest says about itself.
+// Health is the state of a guest, as the guest reports it.
 type Health struct {
 	Sandbox   string           `json:"sandbox,omitempty"` // as in Identity
 	BootID    string           `json:"boot_id"`           // as in Identity
@@ -96,7 +95,7 @@ type Health struct {
 	Trust     Trust            `json:"trust,omitzero"`
 	// Quiesced says that it starts no commands; see Client.Quiesce.
 	Quiesced bool `json:"quiesced,omitempty"`
-	// Problem says what of its setting up failed, for people: a machine starts
-	// all the same.
+	// Problem says which parts of the set-up failed, for people: the machine starts all
+	// the same.
 	Problem string `json:"problem,omitempty"`
 }

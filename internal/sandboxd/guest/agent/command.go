@@ -111,7 +111,7 @@ func (c *command) collect(reap func() syscall.WaitStatus) syscall.WaitStatus {
 		t.Stop()
 	}
 	if c.timedOut {
-		// Its children had their chance, too. None left is fine.
+		// Its children got the same time to end. It is fine if no child is left.
 		_ = syscall.Kill(-c.info.PID, syscall.SIGKILL)
 	}
 	return reap()
@@ -198,7 +198,7 @@ func exitOf(ws syscall.WaitStatus) *sandbox.Exit {
 	return &sandbox.Exit{Code: ws.ExitStatus()}
 }
 
-// describe returns the command as it is now.
+// describe returns the command in its present state.
 func (c *command) describe() sandbox.Command {
 	info := c.info
 	c.mu.Lock()
@@ -208,14 +208,14 @@ func (c *command) describe() sandbox.Command {
 	return info
 }
 
-// pipeReaders reads what a command writes.
+// pipeReaders read the output of a command.
 type pipeReaders struct {
 	ended    chan struct{} // closed when all pipes have ended
 	hurried  chan struct{} // closed when what they bring waits for room no more
 	caughtUp chan struct{} // closed when what was in them at that time was read
 }
 
-// past is a deadline that is over.
+// past is a deadline in the past.
 var past = time.Unix(1, 0)
 
 // catchUp has all read that is in the pipes now, and returns when it was. From
@@ -299,7 +299,7 @@ func (c *command) read(kind guest.Kind, f *os.File, hurried <-chan struct{}, cau
 			continue
 		}
 		err = f.SetReadDeadline(time.Time{})
-		// A terminal of Linux hands on what was written only when it is read.
+		// A terminal of Linux passes on written bytes only when it is read.
 		n := 1
 		if err == nil {
 			n, err = c.readSome(kind, conn, hurried, false)
@@ -327,8 +327,8 @@ func queued(conn syscall.RawConn) int {
 	return n
 }
 
-// readSome copies what one read brings. It waits for something if it is to; else
-// there may be nothing. A buffer is taken only when there is something to read.
+// readSome copies the bytes of one read. With wait it waits for bytes; without, there may
+// be none. It takes a buffer only when there are bytes to read.
 func (c *command) readSome(kind guest.Kind, conn syscall.RawConn, hurried <-chan struct{}, wait bool) (n int, err error) {
 	var buf *[]byte
 	var readErr error

@@ -85,7 +85,8 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	if n == 0 {
 		return nil
 	}
-	// The length is promised, so only cutting the connection tells of what fails now.
+	// The length is announced, so a later failure can only be shown by closing the
+	// connection.
 	if n <= smallFile {
 		// sendfile(2) would send it after its head, in a packet of its own.
 		content := make([]byte, n)
@@ -163,8 +164,8 @@ func (s *Server) handleWriteFile(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, entry)
 }
 
-// writeTarget follows a final symbolic link, and those it leads to, as open(2)
-// does. The file need not exist.
+// writeTarget follows a final symbolic link, and further links, as open(2) does. The file
+// need not exist.
 func writeTarget(real string) (string, error) {
 	for range 40 {
 		target, err := readlinkat(unix.AT_FDCWD, real)
@@ -274,7 +275,7 @@ func (f *atomicFile) commit() (*unix.Stat_t, error) {
 	return &st, nil
 }
 
-// abort removes what was not committed, and frees all.
+// abort removes the file unless it was committed, and frees all resources.
 func (f *atomicFile) abort() {
 	if f.file >= 0 {
 		_ = f.file.Close() // it is removed
@@ -285,7 +286,7 @@ func (f *atomicFile) abort() {
 	unix.Close(f.dir)
 }
 
-// makeParents makes a directory and what is missing above it, owned by own.
+// makeParents makes a directory and its missing parents, owned by own.
 func makeParents(dir string, mode uint32, own owner) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err == nil {

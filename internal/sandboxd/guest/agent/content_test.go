@@ -59,7 +59,7 @@ func TestReadFile_Sizes(t *testing.T) {
 	}
 }
 
-// countingListener counts what is written to its connections, by any means.
+// countingListener counts the writes to its connections, by any system call.
 type countingListener struct {
 	net.Listener
 	writes *atomic.Int32

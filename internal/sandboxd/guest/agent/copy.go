@@ -68,8 +68,8 @@ func copyTree(ctx context.Context, from, to string) error {
 
 type fileID struct{ dev, ino uint64 }
 
-// maxLinks bounds how many files with several names are remembered; further
-// ones are copied once for each name.
+// maxLinks bounds how many files with several names are remembered; each name of a
+// further such file gets a copy of its own.
 const maxLinks = 1 << 16
 
 type copier struct {

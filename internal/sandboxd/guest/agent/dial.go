@@ -19,7 +19,7 @@ import (
 // their own machine only, as most development servers do.
 var loopback = []string{"127.0.0.1", "::1"}
 
-// dialTimeout bounds connecting to a program whose queue is full.
+// dialTimeout bounds connecting to a program whose accept queue is full.
 const dialTimeout = 10 * time.Second
 
 // handleDial turns the request's connection into one to a port of this machine.

@@ -41,7 +41,7 @@ func program(t *testing.T, addr string, answer func(net.Conn)) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// echo answers all it is sent once that has ended.
+// echo reads until the end, and then answers with all bytes read.
 func echo(conn net.Conn) {
 	data, err := io.ReadAll(conn)
 	if err == nil {
@@ -113,7 +113,7 @@ func TestDial_refused(t *testing.T) {
 	}
 }
 
-// Close ends what is relayed, and waits for it.
+// Close ends relayed connections, and waits for their end.
 func TestDial_close(t *testing.T) {
 	t.Parallel()
 	var conn net.Conn

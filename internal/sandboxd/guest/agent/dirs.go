@@ -158,7 +158,7 @@ func removeAt(ctx context.Context, dir *os.File, name string) error {
 			}
 			break
 		}
-		// Removing may have moved what was not read yet.
+		// Removing entries may have moved entries that were not read yet.
 		if _, err := sub.Seek(0, io.SeekStart); err != nil {
 			return err
 		}

@@ -121,7 +121,7 @@ func (x *extractor) extract(body io.Reader, format sandbox.ArchiveFormat) error 
 		}
 		r = zip
 	}
-	// Headers and padding count, too: a bomb may consist of nothing else.
+	// Headers and padding count, too: a decompression bomb may consist of them alone.
 	raw := &countingReader{r: r, left: x.bytesLeft + x.entriesLeft*maxHeader, end: x.tooMuch()}
 	tr := tar.NewReader(raw)
 	for {
@@ -153,7 +153,7 @@ func (x *extractor) tooMuch() error {
 	return cay.Errorf(cay.TooLarge, "the archive has more than %d bytes of content", x.maxBytes).WithHint("raise max_bytes, or split it")
 }
 
-// staying adds to an error what of the archive was unpacked before it.
+// staying adds to an error how much of the archive was unpacked before it.
 func (x *extractor) staying(err error) error {
 	e, ok := errors.AsType[*cay.Error](err)
 	if !ok {
@@ -168,7 +168,7 @@ func (x *extractor) staying(err error) error {
 	return &told
 }
 
-// maxHeader is what a member may take besides its content, on average.
+// maxHeader is how many bytes a member may take in addition to its content, on average.
 const maxHeader = 4096
 
 type countingReader struct {
@@ -302,8 +302,8 @@ func (x *extractor) enter(name string) (dir enteredDir, base string, err error) 
 	return dir, base, nil
 }
 
-// forget leaves the directories that were found through name, a link perhaps,
-// which is about to become something else.
+// forget closes the directories that were found through name, perhaps a link, because
+// name is about to be replaced.
 func (x *extractor) forget(name string) {
 	below := name + "/"
 	x.dirs = slices.DeleteFunc(x.dirs, func(d enteredDir) bool {
@@ -322,7 +322,7 @@ func (x *extractor) leaveDirs() {
 	x.dirs = nil
 }
 
-// open opens a directory, and makes it, and those above it, if they are missing.
+// open opens a directory, and makes it and its parents if they are missing.
 func (x *extractor) open(name string) (*os.File, error) {
 	d, err := openBeneath(x.root, name, x.whole)
 	if err != unix.ENOENT {
@@ -378,7 +378,7 @@ func (x *extractor) makeDir(name string, h *tar.Header) error {
 	return nil
 }
 
-// makeFile makes a file with few system calls: archives have many small ones.
+// makeFile makes a file with few system calls, because archives have many small files.
 func (x *extractor) makeFile(dir int, base string, h *tar.Header, content io.Reader) (err error) {
 	fd, err := createFile(dir, base)
 	if err != nil {
@@ -417,7 +417,7 @@ func (x *extractor) makeFile(dir int, base string, h *tar.Header, content io.Rea
 	return x.setTime(dir, base, h.ModTime)
 }
 
-// createFile makes a file in the place of what is there.
+// createFile makes a file, replacing any existing file.
 func createFile(dir int, base string) (fd int, err error) {
 	create := func() (int, error) {
 		return unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -509,8 +509,8 @@ func (x *extractor) setTimes() error {
 	return nil
 }
 
-// setAttrs sets a member's user.* attributes. Others, which the kernel acts
-// upon, are left out.
+// setAttrs sets a member's user.* attributes. It leaves out other attributes, which have
+// a meaning to the kernel.
 func setAttrs(fd int, h *tar.Header) error {
 	for record, value := range h.PAXRecords {
 		name, ok := strings.CutPrefix(record, paxAttr)

@@ -217,7 +217,7 @@ func (s *Server) handleRename(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// twoPathError is fileError for what concerns two paths.
+// twoPathError is fileError for an operation on two paths.
 func twoPathError(verb, from, to string, err error) error {
 	if _, ok := errors.AsType[*cay.Error](err); ok {
 		return err

@@ -121,8 +121,7 @@ func (g *git) run(args ...string) error {
 	return err
 }
 
-// remote runs a command of git that speaks with the server, and returns what it
-// prints.
+// remote runs a git command that connects to the server, and returns its output.
 func (g *git) remote(args ...string) ([]byte, error) {
 	env := maps.Clone(g.env)
 	maps.Copy(env, g.secret)
@@ -159,7 +158,7 @@ type target struct {
 	commit string // to check out, if it is no branch
 }
 
-// target finds out what a revision is.
+// target resolves a revision.
 func (g *git) target(revision string) (target, error) {
 	if isObjectID(revision) {
 		return target{want: revision, commit: revision}, nil
@@ -171,7 +170,7 @@ func (g *git) target(revision string) (target, error) {
 	case revision != "":
 		ask = []string{"refs/heads/" + revision, "refs/tags/" + revision}
 	}
-	// Such a pattern also finds what ends like it.
+	// ls-remote also lists refs that merely end like the pattern.
 	refs, err := g.remote(append([]string{"ls-remote", "--symref", "--quiet", g.url}, ask...)...)
 	if err != nil {
 		return target{}, err

@@ -129,7 +129,7 @@ func (g *globber) walk(dir string, elems []string) error {
 	})
 }
 
-// walkDeep finds what matches elems in a directory or in any below it.
+// walkDeep finds the paths that match elems in a directory or in any directory below it.
 func (g *globber) walkDeep(dir string, elems []string, depth int) error {
 	if len(elems) > 0 {
 		if err := g.walk(dir, elems); err != nil {

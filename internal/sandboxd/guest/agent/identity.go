@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// maxIdentityFile bounds the files that say who a machine is.
+// maxIdentityFile bounds the size of the files that state a machine's identity.
 const maxIdentityFile = 1 << 20
 
 // identity is the identity of the machine, and the files that state it.
@@ -34,19 +34,19 @@ type identity struct {
 	now atomic.Pointer[self]
 }
 
-// self is what an identity request changes. It is replaced, never changed.
+// self is the state that an identity request changes. It is replaced, never changed.
 type self struct {
 	guest.Identity
 	token         [sha256.Size]byte
 	user, workDir string                // defaults
 	request       guest.IdentityRequest // that made it; zero: the start
 	problem       error
-	// files is what the files say: Identity, or what that was when last they could
-	// all be written. Zero: nobody knows.
+	// files is the identity that the files state: Identity, or, if some files could not
+	// be written, the identity when all files could last be written. Zero: unknown.
 	files guest.Identity
 }
 
-// settle takes note of what became of the files.
+// settle records whether the files could be written.
 func (s *self) settle(who guest.Identity, problem error) {
 	if s.Identity, s.problem = who, problem; problem == nil {
 		s.files = who
@@ -100,7 +100,7 @@ func (s *Server) handleIdentity(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, guest.Identified{Identity: now.Identity, Problem: text(now.problem)})
 }
 
-// identify does what a request asks for. The caller holds identity.mu.
+// identify applies a request. The caller holds identity.mu.
 func (s *Server) identify(before *self, req guest.IdentityRequest, token [sha256.Size]byte) *self {
 	next := *before
 	next.token, next.request, next.problem = token, req, nil
@@ -219,7 +219,7 @@ func replaceLine(content []byte, from, to string) []byte {
 	return out
 }
 
-// recorded returns what the files say the machine was, if they are not an image's.
+// recorded returns the identity that the files state, unless they are an image's files.
 func (d *identity) recorded() (who guest.Identity, known bool) {
 	data, err := d.files.read(guest.IdentityFile, maxIdentityFile, 0)
 	// Root in the guest can have written anything there. It is compared with
@@ -257,7 +257,7 @@ func (d *identity) rename(hostname string) error {
 	return nil
 }
 
-// text is an error on one line, "" for none.
+// text returns an error on one line, "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""

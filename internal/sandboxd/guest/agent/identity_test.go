@@ -34,8 +34,8 @@ func recordOf(t *testing.T, who guest.Identity) string {
 	return string(b)
 }
 
-// A machine that starts writes over the files of an image, but of saved files
-// only what it wrote itself.
+// A machine that starts replaces the files of an image, but in saved files it replaces
+// only the lines that it wrote itself.
 func TestBoot(t *testing.T) {
 	one := guest.Identity{Sandbox: "sbx_1", Hostname: "one", MachineID: oneID, Nameserver: "192.0.2.1"}
 	two := guest.Identity{Sandbox: "sbx_2", Hostname: "two", MachineID: twoID, Nameserver: "192.0.2.2"}
@@ -108,7 +108,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// Edits keep whose a file is, and its mode.
+// Edits keep the owner and mode of a file.
 func TestBoot_mode(t *testing.T) {
 	t.Parallel()
 	root := image(t, map[string]string{guest.IdentityFile: recordOf(t, guest.Identity{Sandbox: "a", Hostname: "one", MachineID: oneID}), "/etc/hosts": freshHosts})
@@ -185,7 +185,7 @@ func TestIdentify(t *testing.T) {
 	if cmd, err = c.Wait(t.Context(), cmd.ID); err != nil || cmd.Exit.Code != 0 || cmd.OutputEnd != 2 {
 		t.Errorf("%+v, %v", cmd, err)
 	}
-	// Again, also by who has not heard of the first time: nothing changes.
+	// Repeated requests, also from clients without the new token, change nothing.
 	for _, c := range []*guest.Client{c, clientOf(t, addr, "token"), clientOf(t, addr, "new")} {
 		again, err := c.Identify(t.Context(), become(), "new")
 		if err != nil || again != res {

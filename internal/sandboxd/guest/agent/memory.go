@@ -17,10 +17,10 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// memory is the machine's, for what the agent makes of a few bytes from outside.
-// A small archive may become any number of files, and gVisor keeps their names in
-// memory, wherever they are, as it keeps the content of those on a tmpfs. The
-// machine that uses up its memory is ended, as a whole. So each is asked for first.
+// memory is the machine's memory. The agent asks it before it unpacks files, because a
+// small archive may become any number of files. gVisor keeps the names of all files in
+// memory, and the contents of files on a tmpfs. A machine that uses up its memory is
+// ended as a whole.
 type memory struct {
 	look func() (memoryUse, error) // nil: the machine is not the agent's
 
@@ -44,8 +44,8 @@ const (
 	freeMemory = 2 << 20
 	// memoryStep is how many bytes are taken between two looks.
 	memoryStep = 8 << 20
-	// minReserve, or a part of all if that is more, is for what nobody counts, and
-	// for what is taken between two looks.
+	// minReserve, or 1/reservePart of all memory if that is more, is left free for
+	// uncounted memory, and for memory taken between two looks.
 	minReserve  = 32 << 20
 	reservePart = 32
 	// Memory of removed files is given back a moment later: take looks again up to
@@ -120,7 +120,7 @@ type taking struct {
 	maxNames       int64 // 0: not known yet
 }
 
-// takeName takes what a member needs wherever it is. Errors: no_space.
+// takeName takes the memory of a member's name and metadata. Errors: no_space.
 func (t *taking) takeName(ctx context.Context, h *tar.Header) error {
 	n := nameCost(h)
 	if t.names += n; t.names <= freeMemory || t.memory.look == nil {
@@ -143,7 +143,8 @@ func (t *taking) takeName(ctx context.Context, h *tar.Header) error {
 	return t.memory.take(ctx, n)
 }
 
-// nameCost is about what a member takes of gVisor's memory besides its content.
+// nameCost is about how many bytes of gVisor's memory a member takes in addition to its
+// content.
 func nameCost(h *tar.Header) int64 {
 	n := 2400 + len(h.Name) + len(h.Linkname) // measured for empty files
 	for record, value := range h.PAXRecords {
@@ -160,7 +161,7 @@ func (t *taking) takeContent(ctx context.Context, n int64) error {
 	return t.memory.take(ctx, n)
 }
 
-// takingReader takes memory for what is read.
+// takingReader takes memory for the bytes that are read.
 type takingReader struct {
 	ctx    context.Context // of the one request
 	r      io.Reader

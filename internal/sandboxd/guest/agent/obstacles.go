@@ -42,8 +42,8 @@ func (s *Server) handleObstacles(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, o)
 }
 
-// obstacles names what of the machine cannot be saved with its memory, at most
-// guest.MaxObstacles of it.
+// obstacles names the parts of the machine that cannot be saved with its memory, at most
+// guest.MaxObstacles.
 func obstacles(proc string) ([]string, error) {
 	found, err := devices()
 	if err != nil {

@@ -35,13 +35,13 @@ type outputs struct {
 const (
 	// segmentCost is the bookkeeping cost that is added to the bytes of a segment.
 	segmentCost = 64
-	// floor is what every running command may keep.
+	// floor is how many bytes every running command may keep.
 	floor = 32 << 10
 	// maxArena bounds the blocks that hold small writes.
 	maxArena = 16 << 10
-	// drainSlack is what a command may exceed its bound by after its exit, so
-	// that what was in its pipes (64 KiB each), and what was read from them (as
-	// much), is not held up by a reader.
+	// drainSlack is how many bytes a command may exceed its bound by after its exit, so
+	// that a reader does not hold up the bytes in the command's pipes (64 KiB each) and
+	// the bytes just read from them (as many).
 	drainSlack = 320 << 10
 )
 
@@ -185,7 +185,7 @@ func (o *outputs) dropAnyLocked() bool {
 	return largest != nil && largest.dropLocked()
 }
 
-// dropLocked forgets the oldest segment, unless there is none or it is claimed.
+// dropLocked forgets the oldest segment, if it is not claimed.
 func (l *outputLog) dropLocked() bool {
 	if len(l.segments) == 0 || l.claimedLocked() {
 		return false
@@ -295,7 +295,7 @@ func (l *outputLog) close() {
 	o.wakeWritersLocked()
 }
 
-// forget drops a closed log's output, whoever reads it.
+// forget drops a closed log's output, even if it has readers.
 func (l *outputLog) forget() {
 	o := l.all
 	o.mu.Lock()
@@ -381,7 +381,7 @@ func (r *outputReader) await(ctx context.Context, d time.Duration) bool {
 	return r.cursor < l.end || l.closed
 }
 
-// waitLocked waits until the log is not what it was, or ctx has ended.
+// waitLocked waits until the log has changed, or ctx has ended.
 func (l *outputLog) waitLocked(ctx context.Context) {
 	if l.changed == nil {
 		l.changed = make(chan struct{})
@@ -398,8 +398,8 @@ func (l *outputLog) waitLocked(ctx context.Context) {
 // batch is about how many bytes are sent between two flushes.
 const batch = 256 << 10
 
-// fromLocked returns segments from a cursor, or what was lost there, on; as many
-// as follow each other.
+// fromLocked returns consecutive segments from a cursor, or from the first segment after
+// it if the bytes there were lost.
 func (l *outputLog) fromLocked(cursor int64) []segment {
 	// Readers are mostly near the end or at the start: a binary search serves both.
 	lo, hi := 0, len(l.segments)

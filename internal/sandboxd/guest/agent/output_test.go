@@ -238,8 +238,8 @@ func TestOutput_lost(t *testing.T) {
 	}
 }
 
-// All commands together stay within the bound: finished ones go first, longest
-// finished first, and a command never loses its floor to others.
+// All commands together stay within the bound: output of finished commands goes first, of
+// the longest finished first, and a command never loses its floor to other commands.
 func TestOutput_all(t *testing.T) {
 	o := newOutputs(Limits{CommandOutput: 4 << 20, AllOutput: 8 << 20, Running: 512, Stall: time.Hour})
 	fill := func(l *outputLog, n int) {
@@ -264,7 +264,7 @@ func TestOutput_all(t *testing.T) {
 	if first.size != 0 || third.size < floor || fourth.size < floor {
 		t.Errorf("kept %d, %d, %d", first.size, third.size, fourth.size)
 	}
-	// Others' claims do not stop a command that keeps little.
+	// Claims on other commands' output do not stop a command that keeps little.
 	for _, l := range []*outputLog{third, fourth} {
 		if _, err := l.reader(l.start); err != nil {
 			t.Fatal(err)
@@ -280,7 +280,7 @@ func TestOutput_all(t *testing.T) {
 	}
 }
 
-// Single bytes of alternating streams are the dearest output there is.
+// Single bytes of alternating streams cost the most memory.
 func TestOutput_smallWrites(t *testing.T) {
 	o := newOutputs(Limits{CommandOutput: 1 << 20, AllOutput: 8 << 20, Running: 4, Stall: time.Hour})
 	l := o.newLog()

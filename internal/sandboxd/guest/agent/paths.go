@@ -28,7 +28,7 @@ func (s *Server) resolve(p string) (real, shown string, err error) {
 	return s.absolute(p)
 }
 
-// absolute is resolve for what may be a pattern.
+// absolute is resolve for paths that may be patterns.
 func (s *Server) absolute(p string) (real, shown string, err error) {
 	switch {
 	case strings.ContainsRune(p, 0):
@@ -50,7 +50,7 @@ func (s *Server) absolute(p string) (real, shown string, err error) {
 	return real, shown, nil
 }
 
-// pathParam resolves a path of the query, which must be there.
+// pathParam resolves a path in the query, which must be present.
 func (s *Server) pathParam(r *http.Request, name string) (real, shown string, err error) {
 	p := r.URL.Query().Get(name)
 	if p == "" {
@@ -81,7 +81,8 @@ func (s *Server) owner(user string) (owner, error) {
 	return owner{int(a.uid), int(a.gid)}, nil
 }
 
-// fileError says what failed with which path and why, with the code for it.
+// fileError returns an error that names the operation, the path and the reason, with a
+// code.
 func fileError(verb, shown string, err error) error {
 	if _, ok := errors.AsType[*cay.Error](err); ok {
 		return err
@@ -174,7 +175,7 @@ func inodeOf(info fs.FileInfo) uint64 {
 	return 0
 }
 
-// entryOf describes a file from what fstat says.
+// entryOf describes a file by the result of fstat.
 func entryOf(st *unix.Stat_t, name string) guest.FileEntry {
 	e := guest.FileEntry{
 		Name: []byte(name),

@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// killRounds is how often processes are killed that have made others
-	// meanwhile, killRound how long each time may take.
+	// killRounds is how often the remaining processes are killed, because killed
+	// processes may have made others meanwhile; killRound is how long each round may
+	// take.
 	killRounds = 10
 	killRound  = 500 * time.Millisecond
 )
@@ -99,14 +100,14 @@ func (s *Server) signalAll(sig syscall.Signal) {
 // a mistake in the first from ending all of a host's.
 func (s *Server) isInit() bool { return s.cfg.Reaper != nil && os.Getpid() == 1 }
 
-// awaitNobody waits until there are no processes, and all is known of them.
+// awaitNobody waits until there are no processes, and their ends are recorded.
 func (s *Server) awaitNobody(d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, d)
 	defer cancel()
 	return s.table.awaitAll(ctx) && (!s.isInit() || s.cfg.Reaper.waitAll(ctx))
 }
 
-// sync has all that was written written out.
+// sync writes all file systems to disk.
 func (s *Server) sync() {
 	if s.isInit() {
 		unix.Sync()

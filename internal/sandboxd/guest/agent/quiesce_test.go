@@ -12,12 +12,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Commands that end when asked to, or on a terminal when that hangs up, are not
-// killed; others are, and named. Afterwards none starts, but what they wrote can
-// be read.
+// Commands that end at SIGTERM, or on a terminal at SIGHUP, are not killed; other
+// commands are killed, and named. Afterwards no command starts, but the output of the
+// commands can be read.
 func TestQuiesce(t *testing.T) {
 	t.Parallel()
-	// Commands would inherit that it is ignored, as under nohup.
+	// Commands would inherit an ignored SIGHUP, as under nohup.
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(hangUp) })

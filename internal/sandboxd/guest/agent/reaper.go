@@ -19,7 +19,7 @@ type Reaper struct {
 	spawned chan struct{}      // has an element when there may be children again
 	alone   chan chan struct{} // what it brings is closed when there are no children
 
-	// failures counts children that could not exec. Package process reaps those
+	// failures counts children that could not exec. Package process reaps such children
 	// itself, before fork returns.
 	failures atomic.Int64
 

@@ -59,7 +59,7 @@ func (t *runTimer) fire() {
 	}
 }
 
-// advance ends a step and begins the next. It reports whether there is none.
+// advance ends a step and begins the next. It reports whether the last step has ended.
 func (t *runTimer) advance() (due bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A clock that jumps, as that of a machine which stood still.
+// The clock jumps, as after a machine was paused.
 func TestRunTimer(t *testing.T) {
 	for name, test := range map[string]struct {
 		after         time.Duration
@@ -41,7 +41,7 @@ func TestRunTimer(t *testing.T) {
 	}
 }
 
-// A machine whose every timer is late, by far, still has timeouts.
+// Timeouts still work on a machine whose timers are all very late.
 func TestRunTimer_Starved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var jumps time.Duration

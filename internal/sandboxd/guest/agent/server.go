@@ -50,8 +50,7 @@ type Config struct {
 	// own, until an identity request changes them. Empty means root and /.
 	User    string
 	WorkDir string
-	// SetHostname names the machine, which need not be called anything else yet.
-	// Nil: its name stays.
+	// SetHostname sets the machine's name, which may still be unset. Nil: the name stays.
 	SetHostname func(name string) error
 	// TokenSHA256 is the hash of the token every request must carry, until an
 	// identity request changes it.
@@ -67,11 +66,11 @@ type Config struct {
 	// Nil means that others start children here too, each command is waited for
 	// by itself, and processes that are not of a command are not the Server's.
 	Reaper *Reaper
-	// Limits bounds what is kept; zero fields mean DefaultLimits.
+	// Limits bounds memory; zero fields mean DefaultLimits.
 	Limits Limits
 }
 
-// Limits bounds what a Server keeps in memory.
+// Limits bounds the commands and output that a Server keeps in memory.
 type Limits struct {
 	Running       int           // commands at once
 	Finished      int           // commands remembered after their exit
@@ -84,7 +83,7 @@ type Limits struct {
 	Relays        int           // of them, at most so many lead to programs on loopback; see handleDial
 }
 
-// DefaultLimits are those of a sandbox.
+// DefaultLimits are the limits in a sandbox.
 var DefaultLimits = Limits{
 	Running:       512,
 	Finished:      256,
@@ -413,7 +412,7 @@ func writeError(w http.ResponseWriter, err error) {
 // begunError is an error after part of an answer was sent.
 type begunError struct{ error }
 
-// problems collects what did not work, for the daemon to ask for.
+// problems collects failures, for the daemon to ask for.
 type problems struct {
 	mu   sync.Mutex
 	errs []error // few: each caller has one

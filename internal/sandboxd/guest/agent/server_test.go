@@ -55,7 +55,7 @@ func serveServer(t *testing.T, change func(*agent.Config), server **agent.Server
 	return serveOn(t, s, func(l net.Listener) net.Listener { return l })
 }
 
-// serveOn has a Server serve what wrap makes of a listener, until the test's end.
+// serveOn serves a listener, wrapped by wrap, until the test's end.
 func serveOn(t *testing.T, s *agent.Server, wrap func(net.Listener) net.Listener) (*guest.Client, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -17,7 +17,7 @@ import (
 const (
 	// maxSourceBody bounds a SourceRequest.
 	maxSourceBody = 16 << 20
-	// maxSaid is how much of what a helper said last is told on.
+	// maxSaid bounds the end of a helper's output that is passed on, in bytes.
 	maxSaid = 700
 )
 

@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// filled is what a guest made of a source.
+// filled is the result of fetching a source in a guest.
 type filled struct {
 	t    *testing.T
 	c    *guest.Client
@@ -31,7 +31,7 @@ type filled struct {
 	err  error
 }
 
-// fill has a new guest, whose working directory is /work and has a file, fetch src.
+// fill makes a new guest, whose working directory /work has a file, fetch src.
 func fill(t *testing.T, src sandbox.Source) *filled {
 	t.Helper()
 	f := &filled{t: t, root: t.TempDir()}

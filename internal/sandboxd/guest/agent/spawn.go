@@ -28,7 +28,7 @@ const (
 	defaultTerm = "xterm-256color"
 )
 
-// plan is a command that was checked and can be started.
+// plan is a checked command that can be started.
 type plan struct {
 	params  sandbox.CommandParams
 	hidden  bool     // it is the agent's own; see Server.help
@@ -106,7 +106,8 @@ func checkParams(p sandbox.CommandParams) error {
 	return nil
 }
 
-// argsBytes is what the kernel counts for strings of argv or of an environment.
+// argsBytes returns the bytes that the kernel counts for strings of argv or of an
+// environment.
 func argsBytes(list []string) (n int) {
 	for _, s := range list {
 		n += len(s) + argOverhead
@@ -136,9 +137,9 @@ func (s *Server) account(user string) (*account, error) {
 	return nil, nil
 }
 
-// workDir resolves a working directory. It refuses the kernel's magic links:
-// below /proc they lead to what a process has open, and resolved between fork
-// and exec, to what the agent has.
+// workDir resolves a working directory. It refuses the kernel's magic links below /proc,
+// which lead to the open files of a process. Between fork and exec, such a link would
+// resolve to the agent's files.
 func (s *Server) workDir(dir string) (real, shown string, err error) {
 	real, shown, err = s.resolve(dir)
 	if err != nil {
@@ -184,8 +185,8 @@ func followLinks(p string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// /proc/self and /proc/thread-self are links by text, too, but what
-		// they say is about the agent.
+		// /proc/self and /proc/thread-self are ordinary links, but their targets are the
+		// agent's directories.
 		if onProc(done) {
 			return "", errMagicLink
 		}

@@ -44,7 +44,7 @@ func (p *pipes) take(null int) (*stdio, error) {
 	return openPipes(null, false)
 }
 
-// prepare makes what take returns next, when there is time for that.
+// prepare makes the pipes that take returns next, in idle time.
 func (p *pipes) prepare(null int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *stdio) closeOurs() {
 	s.closeOutput()
 }
 
-// closeOutput closes what is read from. Closing twice does no harm.
+// closeOutput closes the files that are read from. Closing twice does no harm.
 func (s *stdio) closeOutput() {
 	for _, f := range s.output {
 		_ = f.Close()

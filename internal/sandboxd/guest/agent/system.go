@@ -106,7 +106,7 @@ func (s systemFiles) write(real string, content []byte, mkdir bool) error {
 	return s.replace(real, mkdir, func(tmp string) error { return create(tmp, content) })
 }
 
-// create makes a file, where none may be.
+// create makes a file; it fails if the file exists.
 func create(name string, content []byte) error {
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
@@ -119,9 +119,9 @@ func create(name string, content []byte) error {
 	return errors.Join(reason(err), f.Close())
 }
 
-// edit changes the content of a regular file of at most limit bytes, whose owner
-// and mode stay. Something else in its place, like nothing, is left alone, and
-// so is a file that change returns as it was.
+// edit changes the content of a regular file of at most limit bytes, and keeps owner and
+// mode. It leaves missing files and files of other types alone, and files that change
+// returns unchanged.
 func (s systemFiles) edit(real string, limit int, change func([]byte) []byte) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(s.root+real, &st); err != nil {
@@ -161,7 +161,7 @@ func (s systemFiles) link(real, target string) error {
 	return s.replace(real, true, func(tmp string) error { return unix.Symlink(target, tmp) })
 }
 
-// replace puts what make makes in the place of a file.
+// replace replaces a file by the file that make makes at tmp.
 func (s systemFiles) replace(real string, mkdir bool, make func(tmp string) error) error {
 	name := s.root + real
 	tmp := path.Dir(name) + "/.cay-" + path.Base(name)

@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// commandTable knows the running commands and the newest finished ones.
+// commandTable holds the running commands and the newest finished ones.
 type commandTable struct {
 	limits Limits
 
@@ -137,7 +137,7 @@ func (t *commandTable) list() []*command {
 	return out
 }
 
-// forget forgets the commands that have exited, and what they wrote.
+// forget forgets the commands that have exited, and their output.
 func (t *commandTable) forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +156,7 @@ func (t *commandTable) running() []*command {
 	})
 }
 
-// killAll kills all commands and lets no new ones start.
+// killAll kills all commands and refuses new ones.
 func (t *commandTable) killAll() {
 	t.mu.Lock()
 	t.closed = true
@@ -263,8 +263,8 @@ func (s *Server) start(req guest.StartRequest) (*command, error) {
 	return e.cmd, e.err
 }
 
-// stream sends output until its end, or, without follow, what there is now. An
-// error is about the asker, who is gone.
+// stream sends output until its end, or, without follow, the output so far. An error
+// means that the caller has left.
 func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader *outputReader, follow bool) error {
 	_, upTo := c.log.bounds()
 	for {
@@ -417,7 +417,7 @@ func (s *Server) handleStdin(w http.ResponseWriter, r *http.Request) error {
 	return c.stdin.write(r.Context().Done(), q.Get("session"), offset, data, q.Get("close") != "")
 }
 
-// intParam reads a number of the query; none is 0. Errors: invalid.
+// intParam reads a number from the query, 0 if it is absent. Errors: invalid.
 func intParam(r *http.Request, name string) (int64, error) {
 	v := r.URL.Query().Get(name)
 	if v == "" {

@@ -84,8 +84,8 @@ func withoutQuery(text string) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
-// roots are the authorities of the image, as its programs find them, and those of
-// the request.
+// roots returns the image's authorities, as programs of the image find them, and the
+// authorities in the request.
 func roots(req guest.SourceRequest) *x509.CertPool {
 	pool, err := x509.SystemCertPool()
 	if err != nil {

@@ -32,14 +32,14 @@ var bundleFiles = []string{
 	"/etc/ssl/cert.pem",                                 // Alpine
 }
 
-// anchorDirs are where distributions look for certificates somebody added, when
-// they make their bundles anew. The first is made where it is missing.
+// anchorDirs are where distributions look for added certificates when they rebuild their
+// bundles. If no directory exists, the agent makes the first.
 var anchorDirs = []string{
 	"/usr/local/share/ca-certificates",
 	"/etc/pki/ca-trust/source/anchors",
 }
 
-// Lines around what we add to a bundle, so that it can be replaced.
+// Lines around the section that the agent adds to a bundle, so that it can be replaced.
 const (
 	sectionBegin = "# cay: begin\n"
 	sectionEnd   = "# cay: end\n"
@@ -73,7 +73,7 @@ func (s *Server) handleTrust(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, s.Trust(req))
 }
 
-// trusted returns what was installed last.
+// trusted returns the certificates installed last.
 func (t *trustStore) trusted() guest.Trust {
 	if t := t.state.Load(); t != nil {
 		return *t
@@ -152,7 +152,7 @@ func (t *trustStore) writeOwn(bundles []bundleFile, link, public string, extra [
 	if err != nil {
 		return fmt.Errorf("write %s: %w", guest.ExtraFile, err)
 	}
-	// Not located: it is a link of ours.
+	// The file itself is not resolved, because it is a link made by the agent.
 	dir, err := t.locate(path.Dir(guest.BundleFile))
 	if err == nil {
 		real = dir + "/" + path.Base(guest.BundleFile)
@@ -195,8 +195,8 @@ func splitCertificates(text string) ([][]byte, error) {
 	return all, nil
 }
 
-// bundles returns the bundles there are, each file once, with room for so many
-// bytes after the content.
+// bundles returns the existing bundles, each file once, with capacity for room more bytes
+// after the content.
 func (t *trustStore) bundles(room int) (found []bundleFile, err error) {
 	var problems []error
 	seen := make(map[string]bool)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever a bundle holds, adding to it again changes nothing, and what is not
-// ours stays.
+// For any bundle, adding the same section again changes nothing, and all bytes outside
+// the section stay.
 func FuzzSection(f *testing.F) {
 	f.Add([]byte(""), []byte("extra\n"))
 	f.Add([]byte("no line end"), []byte("extra\n"))

@@ -96,12 +96,12 @@ const (
 
 func TestTrust(t *testing.T) {
 	t.Parallel()
-	// No line end at its end, as images have it.
+	// Without a newline at the end, as images have it.
 	public := strings.TrimSuffix(cert("p1")+cert("p2"), "\n")
 	for name, tt := range map[string]struct {
 		files map[string]string
-		// bundle is the file that is added to, if it is not the link's target that
-		// is looked at.
+		// bundle is the file that gets the section, if it is not the target of the link
+		// that the test looks at.
 		bundle string
 		others []string // names it has, too
 		anchor []string
@@ -249,7 +249,7 @@ func TestTrust_problems(t *testing.T) {
 	}
 }
 
-// An image without a bundle is left as it is until the public ones are sent.
+// An image without a bundle stays unchanged until the public authorities are sent.
 func TestTrust_bare(t *testing.T) {
 	t.Parallel()
 	root := image(t, map[string]string{"/etc/passwd": ""})

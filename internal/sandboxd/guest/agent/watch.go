@@ -191,9 +191,9 @@ func (w *watcher) open(top string) error {
 	return err
 }
 
-// add watches a directory and, if the watch is recursive, those below. With
-// report it reports what it finds there, because that was made before the
-// watch: nothing is lost, though some things may be reported twice.
+// add watches a directory and, if the watch is recursive, all directories below. With
+// report it reports the files that it finds there, because they were made before the
+// watch: no file is missed, though some may be reported twice.
 func (w *watcher) add(dir string, report bool) error {
 	if len(w.dirs) >= maxWatched {
 		return cay.Errorf(cay.TooLarge, "there are more than %d directories to watch", maxWatched).WithHint("watch a smaller tree")
@@ -340,7 +340,7 @@ func (w *watcher) handle(wd int32, mask, cookie uint32, name string) error {
 	return nil
 }
 
-// self reports what happened to the watched directory itself.
+// self reports events of the watched directory itself.
 func (w *watcher) self(mask uint32, dir string) {
 	switch {
 	case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0:
@@ -358,7 +358,7 @@ func (w *watcher) addNew(p string, isDir bool) error {
 	return ignoreGone(w.add(p, true))
 }
 
-// flushMoved reports a rename whose second half is elsewhere as a removal.
+// flushMoved reports a rename to an unwatched place as a removal.
 func (w *watcher) flushMoved() {
 	m := w.moved
 	if m == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The difference of the two is what the protocol and the agent cost.
+// The difference between the two benchmarks is the cost of the protocol and the agent.
 func BenchmarkExec(b *testing.B) {
 	b.Run("guest", func(b *testing.B) {
 		m := boot(b, nil)

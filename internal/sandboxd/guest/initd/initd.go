@@ -109,9 +109,9 @@ func run() error {
 	return shutDown(server)
 }
 
-// writeFiles makes the machine's files say who it is, and its programs trust the
-// certificates it is given. The image may be anything, so what cannot be written
-// is left alone, and is in the health the daemon asks for.
+// writeFiles writes the files that state the machine's identity, and makes its programs
+// trust the given certificates. The image may be anything, so files that cannot be
+// written are left alone, and reported in the health that the daemon asks for.
 func writeFiles(server *agent.Server, cfg guest.Config) *sync.WaitGroup {
 	var written sync.WaitGroup
 	written.Go(func() {
@@ -167,7 +167,8 @@ func tmpOnDisk() error {
 		return nil
 	}
 	if err == nil {
-		// An image may lack it, and what gVisor makes then is not for everybody.
+		// An image may lack /tmp, and the /tmp that gVisor makes then is not writable for
+		// all.
 		err = unix.Chmod("/tmp", unix.S_ISVTX|0o777)
 	}
 	if err != nil {
@@ -176,7 +177,7 @@ func tmpOnDisk() error {
 	return nil
 }
 
-// setUp prepares what programs expect of a machine.
+// setUp sets the limits that programs expect of a machine.
 func setUp(cfg guest.Config) error {
 	// The parent of init may have left descriptors open; commands get none of them.
 	if err := unix.CloseRange(3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC); err != nil && err != unix.ENOSYS && err != unix.EINVAL {
@@ -188,7 +189,7 @@ func setUp(cfg guest.Config) error {
 	}
 	limit.Max = min(limit.Max, maxFiles)
 	limit.Cur = limit.Max
-	// By package syscall, whose ForkExec, where it is used, then passes the limit on.
+	// By package syscall, whose ForkExec then passes the limit on to children.
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("set limit of open files: %w", err)
 	}

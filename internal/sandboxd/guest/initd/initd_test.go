@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// enter makes root the root directory, with what programs need.
+// enter makes root the root directory, with the files that programs need.
 func enter(root string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -305,8 +305,8 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// Certificates are there before any command is, and what of them could not be
-// written does not keep the machine from starting.
+// Certificates are installed before any command starts, and certificates that cannot be
+// written do not keep the machine from starting.
 func TestCertificates(t *testing.T) {
 	m := boot(t, func(c *guest.Config) { c.Certificates = givenCertificate })
 	h, err := m.Health(t.Context())
@@ -337,7 +337,7 @@ func TestReap(t *testing.T) {
 	}
 }
 
-// Init shows what it knows to root alone.
+// Init's secrets are readable for root only.
 func TestSecrets(t *testing.T) {
 	m := boot(t, nil)
 	out := m.sh(t, sandbox.CommandParams{}, "cat /proc/1/environ 2>&1; ls -l /proc/1/fd 2>&1; kill -9 1 2>&1")
@@ -392,7 +392,7 @@ func TestQuiesce(t *testing.T) {
 	}
 }
 
-// A machine that becomes another has another name, and its programs go on.
+// A machine that becomes another machine has a new name, and its programs go on.
 func TestIdentify(t *testing.T) {
 	m := boot(t, nil)
 	id, err := m.Identify(t.Context(), guest.IdentityRequest{Sandbox: "sbx_2", Hostname: "other", User: "root", WorkDir: "/srv/new"}, "secret2")

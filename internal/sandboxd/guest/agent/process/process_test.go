@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest/agent/process"
 )
 
-// start starts a program, and returns what it writes and how it ends.
+// start starts a program, and returns its output and its status.
 func start(t *testing.T, p process.Program) (string, syscall.WaitStatus) {
 	t.Helper()
 	null := checktest.Must(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
@@ -155,8 +155,8 @@ func TestAwaitExit(t *testing.T) {
 	}
 }
 
-// Programs are started from many goroutines, while others need the memory that
-// their children have for a moment.
+// Programs are started from many goroutines, while other goroutines use the memory that
+// the children share for a moment.
 func TestStart_concurrently(t *testing.T) {
 	done := make(chan struct{})
 	const starters, each = 8, 25
