@@ -55,7 +55,7 @@ func start(t *testing.T, r machine.Runtime, change func(*machine.Spec)) (machine
 	return boot(t, config(t), r, change)
 }
 
-// ownIDs begin the names of the machines that boot starts, and of no others' on this host.
+// ownIDs begins the ids of the machines that boot starts, and no other ids on this host.
 var ownIDs = "a" + strings.ToLower(rand.Text()[:8])
 
 func boot(t *testing.T, cfg runtimetest.Config, r machine.Runtime, change func(*machine.Spec)) (machine.Instance, *guest.Client, error) {
@@ -154,8 +154,8 @@ func TestAttack_Isolation(t *testing.T) {
 	}
 }
 
-// hostMounts are the host's mounts whose line has own in it, a name or a directory of
-// the test's: others mount and unmount meanwhile.
+// hostMounts returns the host's mounts whose line contains own, a name or a directory of
+// the test's: other processes mount and unmount meanwhile.
 func hostMounts(t *testing.T, own string) []string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/mounts")
@@ -396,7 +396,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// The sentry has nothing of the host open but what it needs.
+// The sentry has no files of the host open except the files that it needs.
 func TestAttack_SentryDescriptors(t *testing.T) {
 	b := open(t, nil)
 	// In a test, unlike in the daemon, the guest's init has our standard streams.
@@ -492,8 +492,8 @@ func awaitState(t *testing.T, dir string, before map[string]int, after string) {
 	}
 }
 
-// hostState counts all that machines over dir could leave behind, or those that boot
-// starts: not what else is on this host.
+// hostState counts everything that machines over dir, or machines that boot starts, could
+// leave behind, and nothing else on this host.
 func hostState(t *testing.T, dir string) map[string]int {
 	t.Helper()
 	count := func(pattern string) int {
@@ -520,8 +520,8 @@ func hostState(t *testing.T, dir string) map[string]int {
 	}
 }
 
-// openFiles counts those of this process. Not those of the database, which opens more
-// connections, up to a bound, when more is asked of it at one time.
+// openFiles counts the open files of this process, without the files of the database,
+// which opens more connections, up to a bound, for concurrent statements.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/self/fd/*")

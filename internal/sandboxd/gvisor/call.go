@@ -27,7 +27,7 @@ const (
 	startTimeout = 60 * time.Second
 )
 
-// errNoSocket is the error of connect for a sentry whose control socket is not there.
+// errNoSocket is returned by connect if the sentry's control socket does not exist.
 var errNoSocket = errors.New("the machine's control socket is gone")
 
 // connect opens a connection to the sentry's control socket. It goes by an open

@@ -47,7 +47,7 @@ func TestCallWithin_NoAnswer(t *testing.T) {
 	}
 }
 
-// Nobody waits for a sentry that accepts no connections.
+// connect does not wait for a sentry that accepts no connections.
 func TestConnect_Full(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control")
 	listening, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -322,7 +322,7 @@ func killProcess(ctx context.Context, pid int) error {
 	}
 }
 
-// end kills what is left in the group and removes it.
+// end kills the remaining processes of the group and removes it.
 func (g *group) end(ctx context.Context) error {
 	if err := g.kill(ctx); err != nil {
 		return err
@@ -403,7 +403,7 @@ func (g *group) watchOOM() (*os.File, error) {
 	return event, nil
 }
 
-// usage is what the group's processes have used.
+// usage is the CPU time and memory of the group's processes.
 type usage struct {
 	cpu                time.Duration
 	memory, memoryPeak int64

@@ -28,8 +28,8 @@ import (
 // runtimeName is State.Runtime of every State that this package saves.
 const runtimeName = "gvisor"
 
-// diskVersion is the version of gVisor's own format of disks, which it writes
-// into the manifest of its own.
+// diskVersion is the version of gVisor's own format of disks, which gVisor writes into
+// its own manifest.
 const diskVersion = 1
 
 // A checkpoint consists of one of two sets of files.
@@ -79,7 +79,7 @@ func (files openFiles) bytes() (n int64, err error) {
 	return n, nil
 }
 
-// createFiles makes the files of a checkpoint in dir. If it fails, none is left.
+// createFiles makes the files of a checkpoint in dir. On failure it removes them.
 func createFiles(dir string, names []string) (openFiles, error) {
 	var files openFiles
 	for _, name := range names {
@@ -101,7 +101,7 @@ func (files openFiles) discard() error {
 	return err
 }
 
-// unnamedFiles makes files that are gone when nobody has them open any more.
+// unnamedFiles makes files that are deleted when no process has them open any more.
 func unnamedFiles(dir string, names []string) (openFiles, error) {
 	var files openFiles
 	for _, name := range names {
@@ -114,7 +114,7 @@ func unnamedFiles(dir string, names []string) (openFiles, error) {
 	return files, nil
 }
 
-// readOnly opens files again, for who may only read them.
+// readOnly opens the files again, for reading only.
 func (files openFiles) readOnly() (openFiles, error) {
 	var again openFiles
 	for _, f := range files {
@@ -335,7 +335,7 @@ func sentryError(err error) error {
 // between: right after an adoption, rarely, its network is. The machine goes on.
 var errEncoding = errors.New("the machine is not in a state to be saved")
 
-// hostError gives what a host without room reports its code.
+// hostError gives an error its code: no_space if the host's disk is full.
 func hostError(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return cay.Errorf(cay.NoSpace, "the host's disk is full: %w", err).WithHint("the operator has to make room where snapshots are kept")

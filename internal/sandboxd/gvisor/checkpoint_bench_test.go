@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The sizes, in MiB, of what machines have written.
+// dirtySizes are the sizes, in MiB, of the memory that machines have written.
 var dirtySizes = []int{0, 64, 256, 1024}
 
 // withMemory starts a machine with a process that has written mb MiB of memory.

@@ -61,7 +61,7 @@ func openForkable(t testing.TB, change func(*machine.Spec)) *forkable {
 
 func newID() string { return "c" + strings.ToLower(rand.Text()[:12]) }
 
-// another is the spec of one more machine like f.
+// another returns the spec of another machine like f.
 func (f *forkable) another() machine.Spec {
 	spec := f.spec
 	spec.ID = newID()
@@ -249,7 +249,7 @@ func counting(t *testing.T, b box) (cmd *sandbox.Command, cursor int64, last int
 	return cmd, cursor, got[len(got)-1]
 }
 
-// Copies of a paused machine run, and those of a copy too, with other limits.
+// Copies of a paused machine run, and so do copies of a copy, with other limits.
 func TestCheckpoint_Generations(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -298,12 +298,12 @@ func TestAdopt_NoRoom(t *testing.T) {
 	}
 }
 
-// A machine on its second link, whose name is another than the first one's.
+// A machine on its second link, which has another name than the first link.
 func TestCheckpoint_Adopted(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
 	cmd, cursor, last := counting(t, f.box)
-	// And copies of copies, whose kernels have the links of all before them.
+	// Copies of copies have the links of all earlier machines in their kernels.
 	for range 2 {
 		for range 4 {
 			f.readopt(t)
@@ -361,7 +361,7 @@ func TestAdopt_Destroying(t *testing.T) {
 	}
 }
 
-// A machine that one daemon after another has let go of does nothing by itself.
+// A machine from which several daemons have detached uses no CPU by itself.
 func TestDetach_Idle(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

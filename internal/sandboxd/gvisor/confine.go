@@ -9,7 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/seccomp"
 )
 
-// nobody is who a pager runs as.
+// nobody is the user and group id of a pager.
 const nobody = 65534
 
 // confine takes from this process what it does not need, in all its threads: it

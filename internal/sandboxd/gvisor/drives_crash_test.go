@@ -33,7 +33,8 @@ import (
 // sandbox with a drive: it is followed by a driveDaemon.
 const driveDaemonEnv = "CAY_TEST_DRIVE_DAEMON"
 
-// driveDaemon is what a daemon needs, and where it dies; "" lets it live.
+// driveDaemon is the configuration of a daemon, and the point at which it dies, "" for
+// none.
 type driveDaemon struct {
 	Dir     string
 	Image   sandbox.Image
@@ -83,7 +84,8 @@ func (d *driveDaemon) open(ctx context.Context, log *slog.Logger) (*sandboxd.Eng
 	return e, func() error { e.Close(); return end() }, e.Open(ctx)
 }
 
-// mortalRuntime, and what it starts, and mortalBlobs say where they are.
+// mortalRuntime, the machines that it starts, and mortalBlobs report the points they
+// reach.
 type mortalRuntime struct {
 	machine.Runtime
 	reached func(point string)

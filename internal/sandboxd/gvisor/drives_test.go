@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// drives are an engine on gVisor, and the directory that has what drives hold.
+// drives is an engine on gVisor, with the directory that has the contents of drives.
 type drives struct {
 	*sandboxtest.Harness
 	t   *testing.T
@@ -226,8 +226,8 @@ func TestAttack_SharedDrive(t *testing.T) {
 	}
 }
 
-// A guest that fills its drive is told so, and hurts nobody else: not its own
-// root, not the host.
+// A guest that fills its drive gets an error, and affects neither its own root nor the
+// host.
 func TestDrive_Full(t *testing.T) {
 	t.Parallel()
 	d := openDrives(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// storeImages is the shared test store as the engine wants it. It builds what
-// cay can make and pulls nothing.
+// storeImages adapts the shared test store to the engine. It builds the images that cay
+// can make and pulls none.
 type storeImages struct{ *image.Store }
 
 func (s storeImages) Ensure(ctx context.Context, _, ref string) (*sandboxd.Lease, error) {

@@ -32,7 +32,7 @@ try:
 except Exception as e:
     print("stopped at", n, type(e).__name__)
 '`)
-	// The guest's kernel kills a program whose threads the host has no room for.
+	// The guest's kernel kills a program if the host lacks room for its threads.
 	if !strings.Contains(out, "stopped at") && code != 137 {
 		t.Errorf("no bound was met: exit code %d, %s", code, out)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// A limit of open files that is too low is named as the reason, with its value and what to do.
+// If the limit of open files is too low, the error says so, with its value and a remedy.
 func TestDupAbove_Limit(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

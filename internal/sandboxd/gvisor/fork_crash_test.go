@@ -158,7 +158,7 @@ func TestFork_KilledDaemon(t *testing.T) {
 	}
 }
 
-// machinesIn returns the ids of what a daemon has in its directory.
+// machinesIn returns the ids of the machines in a daemon's directory.
 func machinesIn(t *testing.T, dir string) []string {
 	t.Helper()
 	rt, err := gvisor.New(gvisor.Config{StateDir: filepath.Join(dir, "machines")})

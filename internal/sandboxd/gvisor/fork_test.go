@@ -112,7 +112,7 @@ func (l *living) size(ref, id string) int64 {
 	}
 }
 
-// ask types into the shell and returns what it prints: an object in a line.
+// ask types text into the shell and returns the JSON object that the shell prints.
 func (l *living) ask(ref, text string) map[string]any {
 	l.t.Helper()
 	cursor := l.size(ref, l.shell)
@@ -171,8 +171,8 @@ func (l *living) request(ref string) map[string]any {
 	return l.decode(ref, text)
 }
 
-// goesOn checks that both go on in ref from where they were at least, and returns
-// what they say.
+// goesOn checks that the shell and the server in ref continue from their last state or
+// later, and returns their answers.
 func (l *living) goesOn(ref string, shell, server map[string]any) (python, node map[string]any) {
 	l.t.Helper()
 	python = l.ask(ref, "tell()\n")

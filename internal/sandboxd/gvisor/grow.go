@@ -14,7 +14,7 @@ import (
 // file description that Fork and the pager share. So if the pager dies the lock stays,
 // until Fork has made sure that nobody takes a part for the whole file.
 
-// lockFile locks all of an open file, also what it does not have yet.
+// lockFile locks an open file as a whole, including bytes that it does not have yet.
 func lockFile(fd int) error { return setLock(unix.F_OFD_SETLK, fd, unix.F_WRLCK, 0, 0) }
 
 // unlockFile unlocks n bytes of a file, or all from off on if n is 0, whether they
@@ -54,8 +54,8 @@ func (files openFiles) lock() error {
 	return nil
 }
 
-// unlock lets those read on who wait for files that are written, or were to be: if
-// they are not whole they get nothing.
+// unlock wakes the readers of files that were being written. If the files are not whole,
+// it truncates them, so that the readers get nothing.
 func (files openFiles) unlock(whole bool) error {
 	var errs []error
 	for _, f := range files {

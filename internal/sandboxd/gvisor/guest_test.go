@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// configured returns the spec of one more machine like f, whose guest is told
-// something else.
+// configured returns the spec of another machine like f, with a changed configuration of
+// the guest.
 func (f *forkable) configured(t *testing.T, change func(*guest.Config)) machine.Spec {
 	t.Helper()
 	spec := f.another()
@@ -50,7 +50,7 @@ func (b box) want(t *testing.T, name, script, want string) {
 	}
 }
 
-// /tmp is a directory of the disk, where programs can do what they are used to.
+// /tmp is a directory of the disk, where programs can work as usual.
 func TestTmp(t *testing.T) {
 	f := openForkable(t, func(s *machine.Spec) { s.DiskMB = 64 })
 	h, err := f.Health(t.Context())

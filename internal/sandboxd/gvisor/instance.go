@@ -161,7 +161,8 @@ func (in *instance) judge(ws unix.WaitStatus, err error) machine.Exit {
 	}
 }
 
-// panicLog returns the beginning of what a crashing sentry said, "" if nothing.
+// panicLog returns the beginning of a crashed sentry's panic message, "" if there is
+// none.
 func (r *Runtime) panicLog(id string) string {
 	f, err := os.Open(filepath.Join(r.dir(id), "panic.log"))
 	if err != nil {
@@ -175,7 +176,7 @@ func (r *Runtime) panicLog(id string) string {
 	return string(b)
 }
 
-// maxPanicLog is how many bytes are read of what a sentry said.
+// maxPanicLog is how many bytes are read of a sentry's panic message.
 const maxPanicLog = 16 << 10
 
 // lastWords returns why a crashing sentry ended, as a clause to append: "" if it
@@ -260,8 +261,7 @@ func (in *instance) Destroy(ctx context.Context) error {
 	return nil
 }
 
-// freeAll ends the machine and frees what it holds on the host. All of it can be
-// done again.
+// freeAll ends the machine and frees its resources on the host. It may be called again.
 func (in *instance) freeAll(ctx context.Context) error {
 	var kill error
 	select {

@@ -23,7 +23,7 @@ import (
 // file (see place), and the manifest for the combined files is made here. Nothing is
 // copied.
 
-// layer is one file system in what SaveDisk has saved.
+// layer is one file system of a state that SaveDisk has written.
 type layer struct {
 	dir string
 	// saved is the mount point when the layer was saved, at the mount point in the new

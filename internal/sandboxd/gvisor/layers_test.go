@@ -165,7 +165,7 @@ func TestCompose(t *testing.T) {
 			t.Errorf("after the pages of %s: %+v, %v", want.at, cs, err)
 		}
 	}
-	// As one, they have no holes.
+	// The combined file has no holes.
 	whole := read(checkpointfiles.FSCheckpointMultiTarFileName, 0, 3*block+1)
 	if !bytes.Equal(whole[1000:block], make([]byte, block-1000)) || !bytes.Equal(whole[block:3*block], aHas[checkpointfiles.FSCheckpointMultiTarFileName]) {
 		t.Error("the trees do not follow one another")

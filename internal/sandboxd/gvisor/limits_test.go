@@ -33,7 +33,7 @@ func tree(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// written returns what files below dir hold, by path.
+// written returns the contents of the files below dir, by path.
 func written(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	got := map[string]string{}

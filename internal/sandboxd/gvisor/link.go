@@ -70,7 +70,7 @@ func startRoot(ctx context.Context, st *state, end *os.File) error {
 	return nil
 }
 
-// setNetwork tells a sentry that waits what network to start its guest with.
+// setNetwork tells a waiting sentry the network to start its guest with.
 func setNetwork(ctx context.Context, conn *urpc.Client, end *os.File) error {
 	args := linkArgs(end, linkName(0))
 	args.LoopbackLinks = []boot.LoopbackLink{boot.DefaultLoopbackLink}

@@ -32,7 +32,8 @@ func imageMounts(spec machine.Spec) []string {
 	return mounts
 }
 
-// sameMounts reports an error if images are not those at the root and at mounts.
+// sameMounts returns an error if images does not have exactly the root and mounts as its
+// keys.
 func sameMounts(mounts []string, images map[string]string) error {
 	want := append([]string{"/"}, mounts...)
 	slices.Sort(want)

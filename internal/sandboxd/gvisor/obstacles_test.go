@@ -45,8 +45,8 @@ def say(**what):
 
 `
 
-// obstacleCases are what keeps the memory of a sandbox from being saved, and what
-// looks like that and does not. use begins it, check tells whether it still works.
+// obstacleCases are obstacles to saving a sandbox's memory, and cases that look like
+// obstacles but are none. use creates the case, check tells whether it still works.
 var obstacleCases = []struct{ name, use, check, end, obstacle string }{
 	{"TrafficInNamespace", "os.unshare(os.CLONE_NEWNET); serve(); echo()", "echo()", "0", "network namespace of process"},
 	{"ListenerInNamespace", "os.unshare(os.CLONE_NEWNET); serve()", "echo()", "0", "network namespace of process"},

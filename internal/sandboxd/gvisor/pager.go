@@ -125,7 +125,7 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 	}
 	if serving != nil { // a machine need not stand still for that
 		p.cmd.Stdout.(*os.File).Close()
-		// Its end is one as well: wait says why.
+		// The pager's end also ends the read: wait returns the reason.
 		_, _ = serving.Read(make([]byte, 1))
 	}
 	if into == nil {
@@ -159,8 +159,8 @@ func (l *loader) failure() error {
 	}
 }
 
-// explain returns why a machine did not start: because what it was to start from is
-// damaged, if the pager says so, or else err. The sentry has ended.
+// explain returns why a machine did not start: damage in the saved state, if the pager
+// reported it, or else err. The sentry has ended.
 func (l *loader) explain(err error) error {
 	if err == nil || l == nil {
 		return err
@@ -171,7 +171,7 @@ func (l *loader) explain(err error) error {
 	return err
 }
 
-// foundDamage reports whether a pager ended because what it was to load is damaged.
+// foundDamage reports whether a pager ended because the saved state is damaged.
 func (l *loader) foundDamage() bool { return cay.CodeOf(l.failure()) == cay.Conflict }
 
 // endTime bounds the wait for a pager's end.
@@ -315,7 +315,7 @@ func servePages(args []string) error {
 	return nil
 }
 
-// newCheckpointServer makes what a pager with these arguments serves.
+// newCheckpointServer makes the server of a pager with these arguments.
 func newCheckpointServer(args []string) (*checkpointServer, error) {
 	if len(args) < 2 {
 		return nil, fmt.Errorf("unexpected arguments %q", args)

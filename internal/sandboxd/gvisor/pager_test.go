@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// pagerRuntime is what of a Runtime a pager needs.
+// pagerRuntime returns a Runtime with the fields that a pager needs.
 func pagerRuntime(t *testing.T) *Runtime {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -67,7 +67,7 @@ func (s *checkpointServer) awaitStop(stop io.Reader) {
 	s.stopped.Store(true)
 }
 
-// refusal is why no more may be written, with what to tell a sentry.
+// refusal returns why no more may be written, with the error number for the sentry.
 func (s *checkpointServer) refusal(bytes uint64) (unix.Errno, error) {
 	if s.stopped.Load() {
 		return unix.ECANCELED, errStopped
@@ -218,7 +218,7 @@ type pageReader struct {
 	queue    []pageRead
 }
 
-// filePart is a file as a part of what a sentry reads.
+// filePart is a file as a part of the file that a sentry reads.
 type filePart struct {
 	fd int
 	// It is from begin on, size bytes, and then there are zeros until end.
@@ -311,7 +311,7 @@ type rangeWriter struct {
 	done   uint64 // of the first range
 }
 
-// write writes data, for which there is room.
+// write writes data, which must fit into the remaining ranges.
 func (w *rangeWriter) write(data []byte) error {
 	for len(data) > 0 {
 		fr := w.ranges[0]
@@ -400,7 +400,7 @@ type pageWriter struct {
 	s    *checkpointServer
 	fd   int
 	srcs clientFDs
-	// todo has the writes for the goroutine that writes, done what came of them.
+	// todo has the writes for the writing goroutine, done their results.
 	todo     chan pageWrite
 	done     chan stateio.Completion
 	inflight int
@@ -433,8 +433,8 @@ func (w *pageWriter) MaxParallel() int           { return writeAhead }
 func (w *pageWriter) NeedRegisterSourceFD() bool { return true }
 func (w *pageWriter) Reserve(uint64)             {}
 
-// Finalize implements stateio.AsyncWriter: the file is complete. Syncing is for
-// who started the pager.
+// Finalize implements stateio.AsyncWriter: the file is complete. The process that started
+// the pager syncs the file.
 func (w *pageWriter) Finalize() error { return unlockFile(w.fd, 0, 0) }
 
 // RegisterSourceFD implements stateio.AsyncWriter.
@@ -469,8 +469,8 @@ func (w *pageWriter) Wait(cs []stateio.Completion, minCompletions int) ([]statei
 	return cs, nil
 }
 
-// write does the writes until there will be no more. After one that failed it
-// does none.
+// write executes the writes in todo until it is closed. After a failed write it only
+// reports the error for the others.
 func (w *pageWriter) write() {
 	var off int64
 	var failed error

@@ -19,8 +19,8 @@ const (
 	markPaused   = "paused"
 )
 
-// markPause notes what is known. The file outlives the daemon, as the machine does,
-// and need not outlive the host.
+// markPause writes the known state. The file outlives the daemon, as the machine does,
+// and need not survive a crash of the host.
 func markPause(dir, mark string) error {
 	if err := os.WriteFile(filepath.Join(dir, pauseFile), []byte(mark), 0o600); err != nil {
 		return fmt.Errorf("note that the machine is %s: %w", mark, err)

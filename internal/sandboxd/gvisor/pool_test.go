@@ -67,7 +67,7 @@ func (p pooled) create(params sandbox.CreateParams) *sandbox.Sandbox {
 	return s
 }
 
-// sh runs a script and returns what it wrote.
+// sh runs a script and returns its output.
 func (p pooled) sh(ref, script string) string {
 	p.t.Helper()
 	out, err := p.Exec(sandboxtest.As(p.t.Context(), sandboxtest.Default), ref, sandbox.CommandParams{Argv: []string{"sh", "-c", script}})
@@ -204,7 +204,7 @@ func TestPool_Network(t *testing.T) {
 	}
 }
 
-// Row I9 for machines of pools: whatever becomes of them, they leave nothing.
+// Row I9 for pooled machines: they leave nothing behind, however they end.
 func TestPool_Leak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")

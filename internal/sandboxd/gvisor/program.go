@@ -28,8 +28,8 @@ var chosen struct {
 func UseProgram(path string) error {
 	chosen.once.Do(func() {
 		if chosen.file, chosen.err = openProgram(path); chosen.err == nil {
-			// Not its path: a sentry is nobody before it executes it, and the way
-			// there is for root alone.
+			// The path would not do: a sentry runs as nobody before it executes the
+			// program, and only root can reach the path.
 			specutils.ExePath = fmt.Sprintf("/proc/self/fd/%d", chosen.file.Fd())
 		}
 	})

@@ -18,7 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// origin is what a machine begins with beside its images. A nil *origin is nothing.
+// origin is the saved state that a machine begins with, in addition to its images. A nil
+// *origin means no saved state.
 type origin struct {
 	kind machine.StateKind
 	// files are for a pager, which must not write to them. A State precedes the files
@@ -79,7 +80,7 @@ func fileOf(s *machine.State, name string) *machine.StateFile {
 	return &s.Files[i]
 }
 
-// openMemory opens what Checkpoint saved in dir to start spec from it.
+// openMemory opens the state that Checkpoint saved in dir, to start spec from it.
 func openMemory(ctx context.Context, spec machine.Spec, dir string) (*origin, error) {
 	s, err := machine.ReadState(dir)
 	if err != nil {
@@ -222,8 +223,8 @@ func (r *Runtime) Restore(ctx context.Context, spec machine.Spec, dir string) (m
 	return in, err
 }
 
-// restoreRoot gives the waiting sentry its network, and what a pager has to go
-// on from.
+// restoreRoot gives the waiting sentry its network, and the pager's files to restore
+// from.
 func restoreRoot(ctx context.Context, st *state, end, pages *os.File) error {
 	conn, err := connect(st)
 	if err != nil {
@@ -240,7 +241,7 @@ func restoreRoot(ctx context.Context, st *state, end, pages *os.File) error {
 	return nil
 }
 
-// startError adds to why a sentry did not start what it said itself.
+// startError adds the sentry's own panic message to the reason why it did not start.
 func (r *Runtime) startError(id string, err error) error {
 	words := r.lastWords(id)
 	if strings.Contains(words, "Deallocating more pages than allocated") {

@@ -272,7 +272,7 @@ func TestPager_Confined(t *testing.T) {
 	}
 }
 
-// The end of a machine is that of its pager, even in the middle of loading.
+// A pager ends with its machine, even in the middle of loading.
 func TestPager_EndsWithMachine(t *testing.T) {
 	f := openForkable(t, nil)
 	holding(t, f, 256)
@@ -413,7 +413,7 @@ func restoringDaemon(dirs string) error {
 	return nil
 }
 
-// withoutStdio calls do while the standard files are those of a daemon.
+// withoutStdio calls do with os.Stdin, os.Stdout and os.Stderr as they are in a daemon.
 func withoutStdio(t *testing.T, do func()) {
 	t.Helper()
 	in, out, err := os.Stdin, os.Stdout, os.Stderr
@@ -477,8 +477,8 @@ func killedWhileLoading(t *testing.T, f *forkable, dir string) (machine.Spec, in
 // Row S6: a machine goes on loading when the daemon that restored it is killed,
 // and the next daemon adopts it.
 func TestRestore_KilledDaemon(t *testing.T) {
-	// A guest's init has the standard files of whoever starts it, and those of a
-	// restored one must be alike: as in daemons, nothing.
+	// A guest's init has the standard files of the process that starts the guest, and a
+	// restored guest must have the same ones: as in daemons, none.
 	var f *forkable
 	withoutStdio(t, func() { f = openForkable(t, nil) })
 	cmd, cursor, last := remembering(t, f, 256)

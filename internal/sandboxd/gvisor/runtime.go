@@ -33,7 +33,7 @@ import (
 
 // Config describes a Runtime.
 type Config struct {
-	// StateDir holds what is known of each machine, and the unnamed files they
+	// StateDir has a directory for each machine, and the unnamed files that machines
 	// write to.
 	StateDir string
 	// Egress is guests' way out. It must be closed after the Runtime. Nil means
@@ -131,7 +131,8 @@ type state struct {
 	Limits  *specs.LinuxResources `json:"limits"`
 	Mounts  []string              `json:"mounts"` // where images are, beside the root
 	Drives  []machine.StateDrive  `json:"drives,omitempty"`
-	// Origin is what it went on from; "" if from its image alone.
+	// Origin is the kind of state that the machine started from; "" if from its image
+	// alone.
 	Origin machine.StateKind `json:"origin,omitempty"`
 }
 
@@ -165,7 +166,7 @@ func sentryConfig(dir string) (*config.Config, error) {
 // validID is compiled when it is first needed, which in a helper is never.
 var validID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9_]{1,64}$`) })
 
-// startFrom is Start with what the machine is to begin with, if not with its
+// startFrom is Start with a saved state to begin with; from is nil to begin with the
 // image alone.
 func (r *Runtime) startFrom(ctx context.Context, spec machine.Spec, from *origin) (machine.Instance, error) {
 	in, err := r.start(ctx, spec, from)

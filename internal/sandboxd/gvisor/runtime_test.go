@@ -71,8 +71,8 @@ func TestMain(m *testing.M) {
 // cay-sentry.
 const itselfEnv = "CAY_TEST_ITSELF"
 
-// useProgram has sentries be cay-sentry, as they are in cay, if "make inside" has
-// built it.
+// useProgram makes sentries execute cay-sentry, as cay does, if "make inside" has built
+// it.
 func useProgram() error {
 	program := embedded.Sentry()
 	if program == nil || os.Getenv(itselfEnv) != "" {

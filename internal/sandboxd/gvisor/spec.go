@@ -69,9 +69,9 @@ func ociSpec(s machine.Spec, bundle string) *specs.Spec {
 // maxFiles is how many descriptors a process of a guest may have open.
 const maxFiles = 1 << 20
 
-// ociMount is the OCI configuration of a mount. A drive is a tmpfs whose data is
-// in a host file, which is what gVisor makes of what it is told to overlay
-// without anything below: see mountConfs.
+// ociMount returns the OCI configuration of a mount. A drive is a tmpfs whose data is in
+// a host file, which is the result if gVisor is told to lay an overlay over nothing: see
+// mountConfs.
 func ociMount(m machine.Mount) specs.Mount {
 	if m.Drive == nil {
 		return specs.Mount{Type: "erofs", Source: m.Source, Destination: m.Target, Options: []string{"ro"}}

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// Until the guest answers, and the CPU time that took, which depends less on what
-// else the host does.
+// BenchmarkStart measures the time until the guest answers, and the CPU time of that,
+// which depends less on the load of the host.
 func BenchmarkStart(b *testing.B) {
 	f := openForkable(b, nil)
 	var took, cpu []time.Duration

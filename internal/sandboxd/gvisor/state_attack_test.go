@@ -77,7 +77,7 @@ cat /etc/machine-id`)
 	}
 }
 
-// allOf returns what a command says until it has ended.
+// allOf returns a command's output up to its end.
 func (f *forkable) allOf(t *testing.T, b box, id string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -438,8 +438,9 @@ func savingDaemon(args string) error {
 	}
 }
 
-// Row S6: a daemon that is killed at any point of a checkpoint leaves whole states,
-// or such that are seen to be none, and the next daemon finds the machine going on.
+// Row S6: a daemon that is killed at any point of a checkpoint leaves whole states, or
+// states that are recognized as incomplete, and the machine goes on under the next
+// daemon.
 func TestCheckpoint_KilledDaemon(t *testing.T) {
 	var f *forkable
 	withoutStdio(t, func() { f = openForkable(t, nil) })

@@ -13,13 +13,13 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/preview"
 )
 
-// seen is what a guest saw of a request.
+// seen is a request as the guest saw it.
 type seen struct {
 	Method, URI, Host, Proto string
 	Header                   http.Header
 }
 
-// mirror is a guest that answers with what it saw.
+// mirror is a guest that answers with the request as it saw it.
 var mirror = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(seen{r.Method, r.RequestURI, r.Host, r.Proto, r.Header})
 })
@@ -184,7 +184,7 @@ func TestLink_secure(t *testing.T) {
 	}
 }
 
-// Names below an alias are previews too, whose visitors come by https.
+// Names below an alias are previews too; their visitors use https.
 func TestAlias(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, mirror), func(c *preview.Config) { c.Aliases = []string{"Alias.test"} })
@@ -264,7 +264,7 @@ func TestStripped(t *testing.T) {
 	}
 }
 
-// Row P4: a guest sets cookies for its own host only, and none of ours.
+// Row P4: a guest sets cookies for its own host only, and none with cay's names.
 func TestSetCookie(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{
@@ -295,7 +295,7 @@ func TestSetCookie(t *testing.T) {
 	}
 }
 
-// A guest that has its site's data cleared does not end the visits of others.
+// A guest that has its site's data cleared does not end the visits to other previews.
 func TestClearSiteData(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]string{

@@ -66,8 +66,8 @@ func (h *Handler) hasSecret(text string) bool {
 	return err == nil && h.cfg.HasSecret(string(b))
 }
 
-// cleanValues replaces each value of a header by what clean makes of it, and
-// drops those of which nothing is left.
+// cleanValues replaces each value of a header by the result of clean, and drops empty
+// results.
 func cleanValues(header http.Header, name string, clean func(string) string) {
 	values := header[name]
 	if len(values) == 0 {
@@ -86,7 +86,7 @@ func cleanValues(header http.Header, name string, clean func(string) string) {
 	header[name] = left
 }
 
-// keep returns those elements of a list that ok holds for.
+// keep returns the elements of a list for which ok returns true.
 func keep(list, separator, join string, ok func(string) bool) string {
 	var left []string
 	for item := range strings.SplitSeq(list, separator) {
@@ -163,8 +163,8 @@ func tokens(query string) (found []string) {
 	return found
 }
 
-// cleanQuery returns a query without what is not for a guest, and otherwise as it is,
-// parsable or not.
+// cleanQuery removes cay's tokens and secrets from a query, and leaves the rest
+// unchanged, parsable or not.
 func (h *Handler) cleanQuery(query string) string {
 	return without(query, func(pair string) bool { return isToken(pair) || h.hasSecret(pair) })
 }

@@ -61,9 +61,9 @@ type Target struct {
 
 // Config describes a Handler. Targets and Domain are required.
 type Config struct {
-	// Domain is the one previews are names below: "localhost".
+	// Domain is the domain below which previews have their names, such as "localhost".
 	Domain string
-	// Aliases are further ones, to visitors who take themselves to come by https.
+	// Aliases are further domains, whose visitors use https as far as they can tell.
 	Aliases []string
 	Targets Targets
 	Logger  *slog.Logger
@@ -83,7 +83,7 @@ type Config struct {
 	AnswerTimeout time.Duration
 }
 
-// Handler serves previews. Make it with New; Close ends what it serves.
+// Handler serves previews. Make it with New; Close ends all visits.
 type Handler struct {
 	cfg   Config
 	below []string // "." and the domain, in lower case; and so the aliases
@@ -133,7 +133,7 @@ func New(cfg Config) *Handler {
 	return h
 }
 
-// Close ends all visits and waits for them. Later ones get a page that says so.
+// Close ends all visits and waits for them. Later visitors get a page that says so.
 func (h *Handler) Close() {
 	h.mu.Lock()
 	h.closed = true

@@ -46,7 +46,7 @@ type world struct {
 	dials int
 }
 
-// teams are whose the labels are.
+// teams has the team of each label.
 var teams = map[string]string{open: "team_a", closed: "team_a", other: "team_b"}
 
 func newWorld(t testing.TB, guest http.Handler) *world {
@@ -180,7 +180,7 @@ func (f *front) request(method, label, target string, body io.Reader, headers ..
 	return r
 }
 
-// do returns an answer whose body was read.
+// do returns a response whose body was read.
 func (f *front) do(r *http.Request) (*http.Response, string) {
 	f.t.Helper()
 	resp, err := f.client.Do(r)
@@ -200,7 +200,7 @@ func (f *front) get(label, target string, headers ...string) (*http.Response, st
 	return f.do(f.request("GET", label, target, nil, headers...))
 }
 
-// hello is a guest that says so.
+// hello is a guest that answers hello.
 var hello = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
 
 func TestHandler_Match(t *testing.T) {
@@ -317,8 +317,7 @@ func TestGarbled(t *testing.T) {
 	}
 }
 
-// When a port is removed, a link expires or the daemon stops, what is open is
-// cut.
+// When a port is removed, a link expires or the daemon stops, open connections are cut.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	endless := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

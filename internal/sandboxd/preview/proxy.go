@@ -126,8 +126,8 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	}
 	p.h.cleanRequest(out.Header)
 	if up := out.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "websocket") {
-		// Inside another protocol, above all h2c, requests would pass that
-		// nobody has cleaned.
+		// Inside another protocol, above all h2c, requests would pass without being
+		// cleaned.
 		out.Header.Del("Upgrade")
 		out.Header.Del("Connection")
 	}
@@ -221,7 +221,7 @@ func pageFor(err error, v *visit) (page, bool) {
 	return pageGarbled(v), true
 }
 
-// buffers lends what content is copied with.
+// buffers lends the buffers through which content is copied.
 type buffers struct{}
 
 var bufferPool = sync.Pool{New: func() any { return new([copyBuffer]byte) }}

@@ -218,7 +218,7 @@ func TestProxy_answerBeforeBody(t *testing.T) {
 	}
 }
 
-// The same for pages of our own, to visitors who go on sending.
+// The same for cay's own pages, to visitors who go on sending.
 func TestPages_body(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, hello), nil)
@@ -294,7 +294,8 @@ func TestProxy_trailers(t *testing.T) {
 	})
 }
 
-// gRPC comes by HTTP/2 and goes on by it; everything else gets HTTP/1.1.
+// gRPC arrives by HTTP/2 and is forwarded by HTTP/2; all other requests are forwarded by
+// HTTP/1.1.
 func TestProxy_grpc(t *testing.T) {
 	t.Parallel()
 	guest := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -317,7 +318,7 @@ func TestProxy_grpc(t *testing.T) {
 	}
 }
 
-// socket is a guest that echoes what it hears on WebSockets.
+// socket is a guest that echoes messages on WebSockets.
 var socket = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"vite-hmr"}})
 	if err != nil {
@@ -390,8 +391,8 @@ func TestProxy_otherUpgrade(t *testing.T) {
 	}
 }
 
-// Row P9: visitors who fill one preview leave room for others, those of one team
-// for other teams, and give it back.
+// Row P9: visitors who fill one preview leave room for visitors of other previews,
+// visitors of one team's previews leave room for other teams, and the room is given back.
 func TestProxy_caps(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, socket), func(c *preview.Config) { c.LabelRequests, c.Requests = 6, 20 })
@@ -438,7 +439,7 @@ func TestProxy_caps(t *testing.T) {
 	})
 }
 
-// eventually waits for what another goroutine is about to do and does not tell.
+// eventually waits until ok returns true, because the other goroutine gives no signal.
 func eventually(t *testing.T, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

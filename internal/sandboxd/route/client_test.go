@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// clientCall is one method of the client, and what the service and the caller
-// see of it.
+// clientCall is one method of the client, with the arguments that the service gets and
+// the result that the caller gets.
 type clientCall struct {
 	name string
 	do   func(ctx context.Context, c *sandbox.Client) (any, error)

@@ -61,8 +61,8 @@ func TestClient(t *testing.T) {
 	}})
 }
 
-// When the server is about to stop, who follows a command is told, at once; a command
-// whose output is the answer goes on.
+// When the server is about to stop, clients that follow a command are told at once; a
+// command whose output is the response goes on.
 func TestRoutes_Ending(t *testing.T) {
 	t.Parallel()
 	h, _ := sandboxtest.StartFake(t)

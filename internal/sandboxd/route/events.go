@@ -12,7 +12,7 @@ import (
 
 var _ api.Encoder[sandbox.Event] = (*eventEncoder)(nil)
 
-// ownEvents is an Output whose events stay valid after the next one was read.
+// ownEvents is an Output whose events stay valid after the next call of Next.
 type ownEvents struct{ sandbox.Output }
 
 func (o ownEvents) Next() (sandbox.Event, error) {

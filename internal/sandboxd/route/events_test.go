@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// decodeLines reads what an eventEncoder wrote.
+// decodeLines decodes the output of an eventEncoder.
 func decodeLines(t interface{ Fatal(...any) }, b []byte) []sandbox.Event {
 	var out []sandbox.Event
 	for line := range bytes.Lines(b) {

@@ -83,7 +83,7 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	// A file that grows while it is read ends where it ended when it was opened.
+	// A file that grows while it is read is sent up to its size when it was opened.
 	rest := io.Reader(src)
 	if length >= 0 {
 		rest = io.LimitReader(src, length-int64(n))
@@ -204,7 +204,7 @@ func (h *routes) handleMkdir(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// fromTo is the body of what works on two paths.
+// fromTo is the body of requests on two paths.
 type fromTo struct {
 	From wire.Path `json:"from"`
 	To   wire.Path `json:"to"`

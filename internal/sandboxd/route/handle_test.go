@@ -169,7 +169,7 @@ func TestHandle_Files(t *testing.T) {
 	}
 }
 
-// tree makes a directory with one of everything that is copied.
+// tree makes a directory with a file of each type that is copied.
 func tree(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tree")
@@ -259,7 +259,7 @@ func TestHandle_Copy(t *testing.T) {
 	if got := listing(t, back); got != want {
 		t.Errorf("copied back:\n%swant\n%s", got, want)
 	}
-	// Into directories, under their own names; again over what is there.
+	// Into directories, under their own names; the second time over existing files.
 	for range 2 {
 		if err := h.CopyTo(ctx, dir, "there"); err != nil {
 			t.Fatal(err)

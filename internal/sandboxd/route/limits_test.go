@@ -164,7 +164,7 @@ func TestRoutes_Refusals(t *testing.T) {
 	}
 }
 
-// An admin speaks for the team it names, others for their own.
+// An admin acts for the team that the request names, other callers for their own team.
 func TestRoutes_Principal(t *testing.T) {
 	t.Parallel()
 	_, rec, srv := dialRecorder(t)
@@ -230,7 +230,7 @@ func TestRoutes_FileRanges(t *testing.T) {
 	}
 }
 
-// Beyond the end of a file there is nothing, which is no error.
+// Reading beyond the end of a file returns no bytes, and no error.
 func TestClient_ReadFileBeyondEnd(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)
@@ -334,7 +334,7 @@ func TestClient_WriteFile(t *testing.T) {
 	})
 }
 
-// Standard input that nobody types into ends when the command does.
+// Idle standard input ends when the command ends.
 func TestClient_WriteStdinRefusedWhileIdle(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)
@@ -351,7 +351,7 @@ func TestClient_WriteStdinRefusedWhileIdle(t *testing.T) {
 	checkWireError(t, c.WriteStdin(t.Context(), "s", "c", r, false), want)
 }
 
-// An error does not repeat what may be a secret in the wrong place: errors are
+// Errors do not repeat values that may be secrets in the wrong place, because errors are
 // logged.
 func TestRoutes_ErrorsHideSecrets(t *testing.T) {
 	t.Parallel()

@@ -41,8 +41,8 @@ func TestOpenAPI_DescribesRoutes(t *testing.T) {
 	apitest.Described(t, wireMux(), mustSpec(t))
 }
 
-// conformance returns what checks every request and answer of a client against
-// the document.
+// conformance returns a transport that checks every request and response of a client
+// against the document.
 func conformance(t *testing.T) func(http.RoundTripper) http.RoundTripper {
 	return apitest.Conform(t, mustSpec(t), nil)
 }

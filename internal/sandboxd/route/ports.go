@@ -130,7 +130,7 @@ func upgrades(h http.Header) bool {
 	return false
 }
 
-// hijacked is a connection of which some may have been read already.
+// hijacked is a connection whose first bytes may be in r already.
 type hijacked struct {
 	net.Conn
 	r *bufio.Reader

@@ -31,9 +31,10 @@ type routes struct {
 	ending context.Context
 }
 
-// Mount registers what can be done with sandboxes on mux, and describes it. When
-// ending ends, for a reason that clients are told, so does what only follows what goes
-// on, and would last as long as that: a server that stops need not wait for it.
+// Mount registers the routes of sandboxes on mux, with their description. When the
+// context ending ends, requests that only follow events end too, with its cause, which
+// clients are told: they would never end otherwise, and a stopping server need not wait
+// for them.
 func Mount(mux *api.Mux, svc sandboxd.Service, ending context.Context) {
 	h := &routes{svc, ending}
 	mux.Describe(openAPI)
@@ -138,8 +139,8 @@ func (h *routes) handleCreate(w http.ResponseWriter, r *http.Request) error {
 	return api.WriteJSON(w, http.StatusCreated, sb)
 }
 
-// idempotencyKey returns the request's key: 1 to 255 visible ASCII characters,
-// or none.
+// idempotencyKey returns the request's key: 1 to 255 visible ASCII characters, or "" if
+// it has none.
 func idempotencyKey(r *http.Request) (string, error) {
 	values := r.Header.Values(wire.HeaderIdempotency)
 	if len(values) == 0 {
@@ -209,7 +210,7 @@ func (h *routes) followList(w http.ResponseWriter, r *http.Request, q *api.Query
 	return api.ServeLines(w, r, watch, api.JSONLines[sandbox.Change]{})
 }
 
-// writePage answers with a page whose items are an array even if there are none.
+// writePage writes a page whose items are an array even if there are no items.
 func writePage[T any](w http.ResponseWriter, page *sandbox.Page[T]) error {
 	out := *page
 	if out.Items == nil {

@@ -19,8 +19,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// wireCall is what reached the Service: the method and all its arguments but the
-// context.
+// wireCall is a call of the Service: the method and all its arguments but the context.
 type wireCall struct {
 	Method string
 	Args   []any
@@ -85,7 +84,7 @@ func someSandbox() *sandbox.Sandbox {
 	}
 }
 
-// someNetwork is a policy with all that one can have.
+// someNetwork is a policy with all fields set.
 func someNetwork() sandbox.Network {
 	text := func(s string) *sandbox.TextMatch { return &sandbox.TextMatch{Exact: &s} }
 	prefix, regex := "/v1/", "^a+$"
@@ -229,7 +228,7 @@ func someFlows() []sandbox.Flow {
 	return []sandbox.Flow{open, someFlow()}
 }
 
-// flowList is a FlowWatch of what is left, and then end.
+// flowList is a FlowWatch that returns the flows in left, and then end.
 type flowList struct {
 	left []sandbox.Flow
 	end  error
@@ -301,7 +300,7 @@ func (s *recorder) Authority(ctx context.Context) ([]byte, error) {
 	return []byte("a certificate"), s.note(ctx, "Authority")
 }
 
-// echo returns a connection whose other side sends back all it gets.
+// echo returns a connection whose other side sends back all bytes.
 func echo(ctx context.Context) (net.Conn, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

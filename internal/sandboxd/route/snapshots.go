@@ -147,7 +147,7 @@ func (h *routes) handleSnapshotTree(w http.ResponseWriter, r *http.Request) erro
 	return api.WriteJSON(w, http.StatusOK, out)
 }
 
-// withSiblings returns n with an array of siblings even if there are none.
+// withSiblings returns n with an array of siblings even if there are no siblings.
 func withSiblings(n sandbox.SnapshotNode) sandbox.SnapshotNode {
 	if n.Siblings == nil {
 		n.Siblings = []sandbox.Snapshot{}

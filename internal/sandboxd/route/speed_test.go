@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The wire must not be what limits moving files: go test -bench Transfer.
+// The wire must not be the bottleneck of moving files: go test -bench Transfer.
 func BenchmarkTransfer(b *testing.B) {
 	const size = 100 << 20
 	_, rec, srv := dialRecorder(b)

@@ -60,7 +60,8 @@ func somePool() sandbox.Pool {
 	return sandbox.Pool{Image: "debian", Runtime: "node24", VCPUs: 2, MemoryMB: 4096, DiskMB: 8192, Target: 4, Ready: 3, Starting: 1, Claims: 9, Misses: 2, Problem: "no space"}
 }
 
-// stateCalls are the calls of TestClient_Calls for what outlives machines.
+// stateCalls are the calls of TestClient_Calls for snapshots, drives and other stored
+// state.
 func stateCalls() []clientCall {
 	no, age, forever := false, sandbox.Duration(time.Hour), sandbox.Duration(0)
 	vcpus, mem := 0.5, int64(512)
@@ -145,8 +146,7 @@ func (s *recorder) ListSnapshots(ctx context.Context, p sandbox.SnapshotListPara
 	return &sandbox.Page[sandbox.Snapshot]{Items: []sandbox.Snapshot{*someSnapshot()}, Next: "n"}, s.note(ctx, "ListSnapshots", p)
 }
 
-// SnapshotTree answers with a node whose siblings are nil, which the client
-// must not see.
+// SnapshotTree answers with a node whose siblings are nil; the client must get an array.
 func (s *recorder) SnapshotTree(ctx context.Context, ref string, p sandbox.SnapshotTreeParams) (*sandbox.SnapshotTree, error) {
 	tree := someTree()
 	tree.Anchor.Siblings, tree.Nodes[1].Siblings = nil, nil
@@ -217,7 +217,7 @@ func (s *recorder) Pools(ctx context.Context) ([]sandbox.Pool, error) {
 	return []sandbox.Pool{somePool()}, s.note(ctx, "Pools")
 }
 
-// Bodies that may be left out are.
+// Optional bodies may be left out.
 func TestRoutes_StateWithoutBody(t *testing.T) {
 	t.Parallel()
 	_, rec, srv := dialRecorder(t)

@@ -111,7 +111,7 @@ func TestRoutes_ClientLeaves(t *testing.T) {
 	t.Error("no call got to the service")
 }
 
-// A stream whose connection breaks goes on from its cursor.
+// A stream whose connection breaks continues from its cursor.
 func TestClient_OutputReattaches(t *testing.T) {
 	t.Parallel()
 	_, rec, srv := dialRecorder(t)

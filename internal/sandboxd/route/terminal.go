@@ -92,7 +92,7 @@ type terminal struct {
 	conn    *websocket.Conn
 }
 
-// output shows what the command writes until it exits or the client leaves.
+// output sends the command's output until it exits or the client leaves.
 func (t *terminal) output(ctx context.Context, out sandbox.Output) {
 	for {
 		e, err := out.Next()

@@ -37,7 +37,7 @@ func TestRoutes_Terminal(t *testing.T) {
 		return &channelOutput{ctx: ctx, events: shown, closed: closed}, nil
 	}
 	url := "ws" + strings.TrimPrefix(srv.URL, "http") + "/v1/sandboxes/s/commands/c/terminal?cursor=5"
-	// As a browser does it: the token is in the subprotocols.
+	// As a browser does, the client puts the token into the subprotocols.
 	conn, _, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{Subprotocols: []string{"cay.terminal", "cay.bearer.user"}})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestRoutes_TerminalRefusals(t *testing.T) {
 	}
 }
 
-// channelOutput shows what comes from a channel.
+// channelOutput is an Output that returns the events from a channel.
 type channelOutput struct {
 	ctx    context.Context
 	events chan sandbox.Event

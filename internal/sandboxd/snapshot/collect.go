@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 )
 
-// Report is what Collect has found.
+// Report is the result of Collect.
 type Report struct {
 	Removed []string // ids of snapshots that were not live
 	Bytes   int64    // of these and of what else was removed

@@ -119,7 +119,7 @@ func TestCrash(t *testing.T) {
 			sign, id, _ := strings.Cut(lines.Text(), " ")
 			said[id] = sign == "+"
 			if n == 0 {
-				// By now it is somewhere behind that line.
+				// By now the process is somewhere after that line.
 				if err := cmd.Process.Kill(); err != nil {
 					t.Fatal(err)
 				}

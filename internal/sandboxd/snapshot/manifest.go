@@ -23,7 +23,7 @@ import (
 // ParseManifest goes on to read those before.
 const ManifestVersion = 1
 
-// Kind is what a snapshot has.
+// Kind says which parts a snapshot has.
 type Kind string
 
 // The kinds of snapshots.
@@ -47,7 +47,7 @@ const (
 	maxGuest    = maxManifest / 2 // bytes of a Guest as JSON
 )
 
-// Manifest says what a snapshot is. Each has one form as JSON.
+// Manifest describes a snapshot. Each manifest has exactly one encoding as JSON.
 type Manifest struct {
 	Version   int       `json:"version"`
 	ID        string    `json:"id"` // "snap_..."
@@ -62,7 +62,7 @@ type Manifest struct {
 	Image    string    `json:"image"` // digest
 	Runtimes []Runtime `json:"runtimes,omitempty"`
 	DiskMB   int64     `json:"disk_mb"`
-	// VCPUs and MemoryMB are those of the machine, for the kind Memory only.
+	// VCPUs and MemoryMB are the size of the machine, for the kind Memory only.
 	VCPUs    float64 `json:"vcpus,omitempty"`
 	MemoryMB int64   `json:"memory_mb,omitempty"`
 	Guest    *Guest  `json:"guest,omitempty"`
@@ -307,8 +307,8 @@ func (m Manifest) withoutMemory() Manifest {
 // inDisk reports whether a file of a snapshot is of its disk.
 func inDisk(file string) bool { return strings.HasPrefix(file, diskPart+"/") }
 
-// Refused adds to the error of a runtime that did not restore the memory of m
-// what can be done instead, if it was for another build that wrote it.
+// Refused adds a remedy to the error of a runtime that did not restore the memory of m,
+// if the reason is that another build wrote it.
 func (m *Manifest) Refused(err error) error {
 	if cay.CodeOf(err) != cay.NotSupported {
 		return err

@@ -269,7 +269,7 @@ func TestStore_damaged(t *testing.T) {
 			}
 		}
 	}
-	// replace puts something else into the manifest, and gives it its sum.
+	// replace changes the manifest, and writes its new sum.
 	replace := func(from, to string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
 			t.Helper()

@@ -44,7 +44,7 @@ func (s *Store) Create(ctx context.Context, size int64) (*Draft, error) {
 	return &Draft{d}, nil
 }
 
-// DiskDir makes the directory for what the sandbox wrote to its disk.
+// DiskDir makes the directory for the files that the sandbox wrote to its disk.
 func (d *Draft) DiskDir() (string, error) { return d.part(diskPart) }
 
 // MemoryDir makes the directory for its memory.
@@ -260,7 +260,7 @@ func readSmall(path string) ([]byte, error) {
 // Close lets go of the files.
 func (s *Snapshot) Close() { s.lease.Release() }
 
-// DiskDir has what the sandbox wrote to its disk, if HasDisk.
+// DiskDir returns the directory with the files of the sandbox's disk, if HasDisk.
 func (s *Snapshot) DiskDir() string { return filepath.Join(s.lease.Dir, diskPart) }
 
 // MemoryDir returns the directory with the memory, for snapshots of the kind Memory.

@@ -35,7 +35,7 @@ func (snap *Snapshot) Export(ctx context.Context, w io.Writer) error {
 	}
 	tw := tar.NewWriter(w)
 	header := func(name string, size int64) error {
-		// The format with room for any size, even if that needs none.
+		// PAX has room for any size; small files get the same format.
 		return tw.WriteHeader(&tar.Header{
 			Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: snap.CreatedAt.Truncate(1e9), Format: tar.FormatPAX,
 		})
@@ -62,7 +62,7 @@ func (snap *Snapshot) Export(ctx context.Context, w io.Writer) error {
 	return tw.Close()
 }
 
-// ImportParams say what to make of an archive.
+// ImportParams are the properties of the new snapshot.
 type ImportParams struct {
 	ID   string // of the new snapshot
 	Name string // likewise; may be empty
@@ -135,7 +135,7 @@ func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manif
 	return &m, nil
 }
 
-// archive reads what Export writes.
+// archive reads an archive that Export wrote.
 type archive struct {
 	tr *tar.Reader
 }
@@ -206,7 +206,7 @@ func (a *archive) manifest() (*Manifest, error) {
 	return ParseManifest(b)
 }
 
-// files reads the files of the manifest old and writes those of m.
+// files reads the files of the manifest old and writes the files of m.
 func (a *archive) files(d *Draft, old, m *Manifest) error {
 	wanted := m.Files
 	for _, f := range old.Files {

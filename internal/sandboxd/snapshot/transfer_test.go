@@ -290,7 +290,7 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// promises adds up how much room drafts keep from others.
+// promises adds up the disk space that drafts reserve.
 type promises struct {
 	blob.Store
 	held atomic.Int64

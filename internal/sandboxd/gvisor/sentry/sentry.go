@@ -70,12 +70,12 @@ func dieOfFaults() {
 	}()
 }
 
-// exitFault is the exit code of a sentry that ends so.
+// exitFault is the exit code of a sentry that dieOfFaults ends.
 const exitFault = 128
 
 const (
-	// bootTime is about how long a sentry starts, and bootMemory what its own heap
-	// may grow to meanwhile.
+	// bootTime is about how long a sentry takes to start, and bootMemory is the size to
+	// which its own heap may grow meanwhile.
 	bootTime   = time.Second
 	bootMemory = 48 << 20
 )
@@ -92,18 +92,18 @@ func spendMemory() {
 	})
 }
 
-// traceInit is what gVisor makes the points ready with at which system calls can be
-// traced, all of a thousand.
+// traceInit is the Once by which gVisor initializes the points at which system calls can
+// be traced, about 1000.
 //
 //go:linkname traceInit gvisor.dev/gvisor/pkg/sentry/seccheck.initOnce
 var traceInit sync.Once
 
-// traceNothing has a sentry do without those, which would take a twentieth of its
-// start: nobody asks one of ours for traces.
+// traceNothing keeps gVisor from initializing its trace points, which would take 1/20 of
+// a start: nobody asks our sentries for traces.
 func traceNothing() { traceInit.Do(func() {}) }
 
-// setUpCapabilities are what a sentry needs, in its own user namespace, to make
-// itself an empty root.
+// setUpCapabilities are the capabilities that a sentry needs, in its own user namespace,
+// to make itself an empty root.
 var setUpCapabilities = []string{"CAP_SYS_ADMIN", "CAP_SYS_CHROOT"}
 
 // inOneGo makes a sentry, which runs as nobody already, give up its capabilities in

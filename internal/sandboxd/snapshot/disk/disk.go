@@ -29,13 +29,13 @@ const (
 	maxWhiteouts = 16 << 20 // bytes
 )
 
-// Limits bound what is read. Zero fields take the default.
+// Limits bound the memory for reading. Zero fields take the default.
 type Limits struct {
 	Ranges  int // of pages, for each file system, and of pieces of one file; default 1,000,000
 	Entries int // files of a file system; default 1,000,000
 }
 
-// Disk is what a sandbox wrote to its file systems.
+// Disk has the files that a sandbox wrote to its file systems.
 type Disk struct {
 	limits      Limits
 	manifest    manifest
@@ -77,7 +77,7 @@ func Open(dir string, l Limits) (*Disk, error) {
 	return d, nil
 }
 
-// open reads the manifest b, when all else is known.
+// open reads the manifest b; the other fields of d are set.
 func (d *Disk) open(b []byte, l Limits) (err error) {
 	if l.Ranges == 0 {
 		l.Ranges = 1_000_000
@@ -163,7 +163,7 @@ type entry struct {
 	whiteout    bool    // says that a file of the image was removed
 }
 
-// walk calls f for each file of a file system, directories before what is in them.
+// walk calls f for each file of a file system, directories before the files in them.
 func (d *Disk) walk(ctx context.Context, mount string, f func(*entry) error) error {
 	i := slices.IndexFunc(d.manifest.trees, func(t tree) bool { return t.mount == mount })
 	if i < 0 {
@@ -179,7 +179,7 @@ func (d *Disk) walk(ctx context.Context, mount string, f func(*entry) error) err
 			return invalid("%s has %d bytes, fewer than %s needs", pagesName, d.size[pagesName], metaName)
 		}
 	}
-	// gVisor makes its whiteouts hard links of one.
+	// gVisor makes all its whiteouts hard links of the first one.
 	whiteouts, names := map[string]bool{}, 0
 	tr := tar.NewReader(bufio.NewReaderSize(section(d.trees, t.start, t.end), 64<<10))
 	for n := 0; ; n++ {

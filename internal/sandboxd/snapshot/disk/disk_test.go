@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/internal/seedtest"
 )
 
-// saved is what the runtime saves: the four files, written as gVisor does.
+// saved has the four files that the runtime saves, written as gVisor writes them.
 type saved struct{ manifest, trees, meta, pages []byte }
 
 func (s saved) open(l Limits) (*Disk, error) {
@@ -87,7 +87,7 @@ func (s *saved) add(mount string, ranges []memRange, archive []byte) {
 	s.manifest = message(s.manifest, 6, number(tree, 3, uint64(len(s.trees))))
 }
 
-// content is what the archive has of a regular file.
+// content is a regular file's content in the archive.
 func content(size uint64, runs ...run) string {
 	b := binary.LittleEndian.AppendUint64(nil, size)
 	for _, r := range runs {
@@ -363,7 +363,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A file of any runs, of pages anywhere, comes out as it was.
+// The layer has the same contents for any runs of a file, with pages anywhere.
 func TestWriteLayer_contents(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(r *rapid.T) {
@@ -479,7 +479,7 @@ func FuzzDisk(f *testing.F) {
 
 var errBounded = errors.New("enough")
 
-// bounded takes only so many bytes.
+// bounded accepts only a bounded number of bytes.
 type bounded struct {
 	bytes.Buffer
 	left int

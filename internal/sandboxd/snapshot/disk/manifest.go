@@ -6,7 +6,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// manifest is the part of fscheckpoint.pb that is needed here.
+// manifest has the fields of fscheckpoint.pb that this package needs.
 type manifest struct {
 	version  uint64
 	pageSize uint64

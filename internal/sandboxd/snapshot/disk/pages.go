@@ -24,8 +24,7 @@ const (
 	maxMetaField = 1 << 10 // bytes of a range; those that are larger are none
 )
 
-// readPages reads which ranges of a memory file have pages. There are at most
-// limit of them.
+// readPages reads the ranges of a memory file that have pages, at most limit ranges.
 func readPages(r io.Reader, pagesStart uint64, pageSize uint64, limit int) ([]pageRange, error) {
 	var size [8]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {

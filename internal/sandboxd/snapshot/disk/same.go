@@ -32,7 +32,7 @@ type comparison struct {
 	held     bool // large is
 }
 
-// admits reports whether there is memory for so many files.
+// admits reports whether there is memory to compare disks of n files.
 func (c *comparison) admits(n int) bool {
 	if n > maxCompared || n <= fewCompared || c.held {
 		return n <= maxCompared
@@ -54,7 +54,9 @@ func (c *comparison) end() {
 // Volatile says which differences between two disks do not count, by the path of a
 // file without a leading slash.
 type Volatile struct {
-	// Times are the files whose modification time does not count.
+	// Contents are regular files that count only by the result of the function. The
+	// function is given the whole content, of at most 64 KiB. Larger files count
+	// unchanged.
 	Times []string
 	// Contents are regular files of which only what the function returns counts. It
 	// is given the whole content, of at most 64 KiB. Larger files count as they are.
@@ -98,7 +100,7 @@ func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
 	return true, nil
 }
 
-// fileSum is what tells a file from others: all of its names, and the hash of the rest.
+// fileSum identifies a file: a hash of all of its names, and of everything else.
 type fileSum [sha256.Size]byte
 
 // sums returns the hash of each file of a file system, by its name; nil if there are
@@ -147,7 +149,7 @@ func (d *Disk) sums(ctx context.Context, mount string, c *comparison) (map[strin
 	return all, nil
 }
 
-// sum hashes a file that is no further name of another.
+// sum hashes a file that is not a hard link to an earlier file.
 func (d *Disk) sum(ctx context.Context, e *entry, c *comparison) (fileSum, error) {
 	h := sha256.New()
 	t := e.ModTime.Unix()
@@ -215,7 +217,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// put hashes texts, which may hold any bytes, so that no others give the same.
+// put hashes texts, which may hold any bytes, so that different texts give different
+// input.
 func put(h hash.Hash, texts ...string) {
 	for _, t := range texts {
 		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(t))))

@@ -13,7 +13,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// sample is what a disk of TestSame holds, where in its own files it likes.
+// sample returns the disk of TestSame, with the layout of its own files given by order
+// and at.
 func sample(t *testing.T, change func(map[string]*member) map[string]*member, order []string, at uint64) *Disk {
 	t.Helper()
 	dir := func(name string) *member {
