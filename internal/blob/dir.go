@@ -87,7 +87,7 @@ func makeDir(path string, sync func(path string) error) error {
 func (d *Dir) dataPath(id string) string   { return filepath.Join(d.path, "data", id) }
 func (d *Dir) namePath(name string) string { return filepath.Join(d.path, "names", name) }
 
-// target is what the link of a blob with that content holds.
+// target returns the target of the link of a blob with that content.
 func target(id string) string { return "../data/" + id }
 
 // resolve returns the content a name stands for.
@@ -141,7 +141,7 @@ func (d *Dir) Local(ctx context.Context, name string) (*Lease, error) {
 		if err != nil && !gone {
 			return nil, err
 		}
-		// Only content that had its name after it was locked will stay.
+		// Content stays only if it still has its name after it was locked.
 		switch again, nameErr := d.resolve(name); {
 		case nameErr == nil && again == id && gone:
 			return nil, cay.Errorf(cay.Conflict, "the content of the blob %q is missing", name).
@@ -168,8 +168,7 @@ func (d *Dir) Local(ctx context.Context, name string) (*Lease, error) {
 	}
 }
 
-// release lets go of content, and removes it if its name has gone and nobody
-// else has it.
+// release unlocks content, and removes it if its name has gone and it is not in use.
 func (d *Dir) release(name, id string, lock *os.File) {
 	flock.Close(lock)
 	if now, err := d.resolve(name); cay.CodeOf(err) == cay.NotFound || err == nil && now != id {
@@ -367,7 +366,7 @@ func (d *Dir) Clean(ctx context.Context, grace time.Duration) (freed int64, err 
 	return freed, nil
 }
 
-// named is the content that has a name.
+// named returns the contents that have a name.
 func (d *Dir) named() (map[string]bool, error) {
 	entries, err := os.ReadDir(filepath.Join(d.path, "names"))
 	if err != nil {

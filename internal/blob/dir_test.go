@@ -195,8 +195,8 @@ func TestDir_killed(t *testing.T) {
 	}
 }
 
-// A process that is killed while it reduces a blob leaves the blob as it was or as it
-// is to be, and nothing else once it is cleaned.
+// A process that is killed while it reduces a blob leaves the old state or the new state
+// of the blob, and nothing else after cleaning.
 func TestDir_Reduce_killed(t *testing.T) {
 	t.Parallel()
 	points := []string{"created", "a file on disk", "content on disk", "link made", "renamed", "partly removed"}
@@ -236,7 +236,7 @@ func TestDir_Reduce_killed(t *testing.T) {
 	}
 }
 
-// Directories that are made are on the disk, all those above included.
+// Directories that makeDir makes are on the disk, including their parents.
 func TestMakeDir(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -470,7 +470,7 @@ func TestDir_damaged(t *testing.T) {
 	}
 }
 
-// A name that is accepted stays in the directory and leads to what was written.
+// An accepted name stays in the directory and leads to the bytes written.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"snap_1", "..", "a/b", "a\x00b", "-rf", "A.b_c-d", strings.Repeat("a", 200), "\u202e", "con", "a/b/c/d"} {
 		f.Add(s, s)

@@ -9,10 +9,10 @@ var Points = []string{
 // Reached makes f hear of every step, before the next one.
 func (d *Dir) Reached(f func(point string)) { d.reached = f }
 
-// SetAvailable replaces what tells the space that is left.
+// SetAvailable replaces the function that returns the available disk space.
 func (d *Dir) SetAvailable(f func(string) (int64, error)) { d.available = f }
 
-// Migrate is what OpenDir does with the version of a directory.
+// Migrate is the function by which OpenDir brings a directory to the current version.
 var Migrate = migrate
 
 // MakeDir makes the directories of a store.

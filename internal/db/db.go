@@ -30,7 +30,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Options tune a database. The zero value is what the daemon uses.
+// Options tune a database. The zero value has the daemon's settings.
 type Options struct {
 	// Readers is how many statements may read at one time. 0 means 4.
 	Readers int
@@ -40,8 +40,8 @@ type Options struct {
 	// Synced, if not nil, is called each time all that was committed is on the disk,
 	// before anybody is told. It is for tests that cut the power.
 	Synced func()
-	// Reserve is how many bytes of the disk are kept free for what is written while
-	// the disk is full, where the file system can. 0: none.
+	// Reserve is how many bytes of the disk are kept free for writes while the disk is
+	// full, where the file system supports it. 0: none.
 	Reserve int64
 }
 
@@ -103,7 +103,7 @@ func (d *DB) Unsynced() *DB {
 // first, because the commit that it read may not be on the disk yet.
 func (d *DB) Sync() error { return d.sync.sync() }
 
-// acknowledged returns when what was committed may be told.
+// acknowledged returns when the last commit may be acknowledged.
 func (d *DB) acknowledged() error {
 	d.reserve.keep()
 	if d.lazy {

@@ -383,7 +383,7 @@ func TestPowerCut(t *testing.T) {
 		t.Errorf("of what was not synced a power cut undoes %q", undone)
 	}
 
-	// Many at a time: each is there when it is told.
+	// Each of many concurrent commits is on the disk when it is acknowledged.
 	var wg sync.WaitGroup
 	for n := range 50 {
 		wg.Go(func() {

@@ -28,8 +28,8 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// fillDisk takes all room that is left of the file system at dir, and returns what gives
-// it back.
+// fillDisk takes all free space of the file system at dir, and returns a function that
+// gives it back.
 func fillDisk(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	name := filepath.Join(dir, "fill")
@@ -87,7 +87,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// Without a reserve a full disk refuses what is written.
+// Without a reserve, writes fail on a full disk.
 func TestReserve_none(t *testing.T) {
 	t.Parallel()
 	dir := smallDisk(t)

@@ -30,7 +30,7 @@ type syncer struct {
 	next *syncRound // has not begun; nil if nobody waits
 }
 
-// syncRound is one sync, for all who wait for it.
+// syncRound is one sync, shared by all commits that wait for it.
 type syncRound struct {
 	done chan struct{}
 	err  error // set before done is closed
@@ -119,7 +119,7 @@ func (s *syncer) openLog() error {
 	return nil
 }
 
-// close closes the log. Nobody syncs.
+// close closes the log. No sync may be in progress.
 func (s *syncer) close() error {
 	if s.log == nil {
 		return nil
@@ -129,7 +129,7 @@ func (s *syncer) close() error {
 	return err
 }
 
-// syncDir makes what was created in a directory survive a power cut.
+// syncDir makes new entries of a directory survive a power cut.
 func syncDir(dir *os.File) error {
 	err := dir.Sync()
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrInvalid) {

@@ -163,7 +163,7 @@ type mount struct {
 	dir, root, controller string // controller is "" for version 2
 }
 
-// unescape undoes what /proc/self/mountinfo does to paths.
+// unescape undoes the escapes in paths of /proc/self/mountinfo.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // parseMounts reads the trees that matter here from /proc/self/mountinfo.
@@ -203,7 +203,7 @@ func (g group) read(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// number reads a file of one number; none is def.
+// number reads a file with one number; def stands for no number.
 func (g group) number(name string, def int64) (int64, error) {
 	text, err := g.read(name)
 	if err != nil || text == "" || text == "max" {
@@ -219,7 +219,7 @@ func (g group) number(name string, def int64) (int64, error) {
 	return int64(min(n, math.MaxInt64)), nil
 }
 
-// field reads a number from a file of lines "name number"; none is 0.
+// field reads a number from a file of lines "name number", 0 if the name is absent.
 func (g group) field(file, name string) (int64, error) {
 	text, err := g.read(file)
 	if err != nil {

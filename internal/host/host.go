@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// fresh is how long a reading is good for everybody who asks.
+	// fresh is how long a reading is reused.
 	fresh = time.Second
 	// lately is how far back the time may begin in which the CPUs are looked at.
 	lately = time.Minute

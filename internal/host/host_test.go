@@ -60,7 +60,7 @@ func reader(t *testing.T, dir string) *Reader {
 	return newReader(filepath.Join(dir, "proc"), dir)
 }
 
-// Limits are those of all groups from the process's own up to the one that is mounted.
+// Limits come from all groups, from the process's own group up to the mounted root.
 func TestReader_Limits(t *testing.T) {
 	t.Parallel()
 	if runtime.NumCPU() < 2 {
@@ -167,7 +167,7 @@ func TestReader_Glance(t *testing.T) {
 	}
 }
 
-// The machine the test runs on has what every machine has.
+// The machine that runs the test has the values that every machine has.
 func TestReader_Here(t *testing.T) {
 	t.Parallel()
 	h, err := NewReader(t.TempDir()).Read(t.Context())

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The time something waits for a CPU is what the kernel says, or else what is seen of
-// the processes that are to run.
+// CPUWait is the kernel's pressure stall time, or else derived from the number of
+// runnable processes.
 func TestCPUWait(t *testing.T) {
 	t.Parallel()
 	proc := t.TempDir()

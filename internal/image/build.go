@@ -73,7 +73,7 @@ type recipe struct {
 	inputs []any // what build uses besides the code; see fingerprint
 }
 
-// fingerprint changes when what the recipe makes may have changed.
+// fingerprint changes when the recipe's result may have changed.
 func (r recipe) fingerprint() string {
 	return "recipe:" + hashKey(fmt.Sprint(r.config, r.inputs))
 }
@@ -82,7 +82,7 @@ func (r recipe) fingerprint() string {
 // same, so that equal content has one digest.
 var buildTime = time.Unix(0, 0)
 
-// builder is what a recipe works with.
+// builder has the state that a recipe works with.
 type builder struct {
 	*Store
 	staging  *staging

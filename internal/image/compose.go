@@ -11,17 +11,17 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Composition is an image made of what is in the store and a layer over it.
+// Composition is an image composed of images in the store and a layer over them.
 type Composition struct {
 	// Base is the digest of the image the layer lies over.
 	Base string
 	// Runtime is the name of the runtime that was mounted beside the base, and
 	// RuntimeDigest the digest of its image. Empty: none. It becomes part of the image.
 	Runtime, RuntimeDigest string
-	// Layer writes what was changed of the base, as a layer of an OCI image.
+	// Layer writes the changes to the base, as a layer of an OCI image.
 	Layer  func(ctx context.Context, w io.Writer) error
 	Config sandbox.ImageConfig
-	// Origin says what the image was made from, for people.
+	// Origin says from what the image was made, for people.
 	Origin string
 }
 
@@ -94,7 +94,7 @@ func (s *Store) addImage(ctx context.Context, tree *rootfs.Tree, digest, dir str
 	return done, nil
 }
 
-// addLayer lays what layer writes over a tree.
+// addLayer adds to a tree the layer that the function layer writes.
 func (s *Store) addLayer(ctx context.Context, tree *rootfs.Tree, layer func(context.Context, io.Writer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -92,7 +92,7 @@ func TestCompose_Twice(t *testing.T) {
 	}
 }
 
-// Nothing is named that is not whole.
+// An incomplete image gets no name.
 func TestCompose_Errors(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

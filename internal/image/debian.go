@@ -53,7 +53,7 @@ var debianPackages = []string{
 
 var debianOptions = []string{
 	"--variant=minbase",
-	// No manuals, but keep what licences ask to be shown.
+	// No manuals, but keep the files that licences require.
 	"--dpkgopt=path-exclude=/usr/share/man/*",
 	"--dpkgopt=path-exclude=/usr/share/info/*",
 	"--dpkgopt=path-exclude=/usr/share/locale/*",
@@ -159,8 +159,8 @@ func (b *builder) debianWorkDir() (dir string, cleanUp func() error, err error) 
 	return dir, func() error { return removeTree(dir) }, os.Chmod(dir, 0o777|os.ModeSticky)
 }
 
-// stepLog turns the messages of mmdebstrap into progress and keeps the last
-// ones for an error.
+// stepLog turns the messages of mmdebstrap into progress and keeps the last messages for
+// an error.
 type stepLog struct {
 	report func(line string)
 	line   []byte

@@ -24,7 +24,7 @@ type outcome struct {
 func (o *outcome) Error() string { return o.text }
 func (o *outcome) Unwrap() error { return o.cause }
 
-// errStalled is what a download ends with through which nothing comes.
+// errStalled is the error of a download that received nothing for a minute.
 var errStalled = errors.New("nothing came for a minute")
 
 // statusError is a server's answer with an error status.
@@ -84,7 +84,7 @@ func errNoSpace(err error) error {
 		WithHint("free space there, for example with: cay image remove NAME")
 }
 
-// workError gives what ended a piece of work its code.
+// workError gives the error of a piece of work its code.
 func workError(ctx context.Context, err error) error {
 	var coded *cay.Error
 	switch {

@@ -156,7 +156,7 @@ func (s *Store) fill(ctx context.Context, f *os.File, d download) error {
 		if fresh {
 			return struct{}{}, backoff.Permanent(errors.Join(wrong, restart()))
 		}
-		// The part an earlier process left may be what is wrong.
+		// The part that an earlier process left may be the damaged part.
 		return struct{}{}, errors.Join(wrong, restart())
 	}
 	wait := backoff.NewExponentialBackOff()
@@ -177,8 +177,7 @@ func (s *Store) fill(ctx context.Context, f *os.File, d download) error {
 		WithHint("check the network of this machine; trying again continues where this attempt ended")
 }
 
-// fillOnce asks for what is missing once. Errors that trying again cannot help
-// are permanent.
+// fillOnce requests the missing part once. Errors that a retry cannot fix are permanent.
 func (s *Store) fillOnce(ctx context.Context, f io.Writer, sum hash.Hash, have *int64, d download, restart func() error) error {
 	if d.size > 0 && *have >= d.size {
 		if *have > d.size {
@@ -289,8 +288,8 @@ func checkStatus(resp *http.Response) error {
 	}
 }
 
-// dropBlob closes what fetch returned and removes it if nobody else uses it:
-// blobs serve work in progress only.
+// dropBlob closes a file that fetch returned and removes it if it is not in use
+// elsewhere: blobs serve work in progress only.
 func (s *Store) dropBlob(f *os.File) {
 	defer f.Close()
 	if err := flock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
@@ -299,7 +298,7 @@ func (s *Store) dropBlob(f *os.File) {
 	s.removeBlob(strings.TrimSuffix(f.Name(), ".partial"))
 }
 
-// dropPartial removes what an unfinished fetch has left, unless another one is
+// dropPartial removes the partial file of an unfinished fetch, unless another fetch is
 // working on it.
 func (s *Store) dropPartial(d blobDigest) {
 	path := s.blobPath(d) + ".partial"

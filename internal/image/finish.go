@@ -2,9 +2,9 @@ package image
 
 import "github.com/cayhq/cay/internal/image/rootfs"
 
-// finishRoot gives a tree what the machine that boots it mounts onto. These are
-// real directories whatever the image says: an image whose /proc or /dev is a
-// link elsewhere would otherwise choose where the mount lands.
+// finishRoot gives a tree the mount points that its machine needs. They are real
+// directories whatever the image says: an image whose /proc or /dev is a link elsewhere
+// would otherwise choose the place of the mount.
 func finishRoot(t *rootfs.Tree) error {
 	for _, dir := range []string{"proc", "sys", "dev"} {
 		t.MountPoint(dir, 0o755, false)

@@ -102,7 +102,7 @@ func (f *flights) leave(key string, fl *flight, progress *func(sandbox.ImageProg
 	}
 }
 
-// report passes progress on to all who wait.
+// report passes progress on to all waiting callers.
 func (fl *flight) report(p sandbox.ImageProgress) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

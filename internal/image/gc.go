@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// GCReport is what a GC has removed, or would remove.
+// GCReport says what a GC has removed, or would remove.
 type GCReport struct {
 	Images []sandbox.Image // without names
 	Bytes  int64           // of everything
@@ -75,7 +75,7 @@ func (s *Store) GC(ctx context.Context, dry bool) (GCReport, error) {
 	return report, nil
 }
 
-// collect removes an image nobody has a use for, unless dry, and returns its size.
+// collect removes an image that is not in use, unless dry, and returns its size.
 func (s *Store) collect(ctx context.Context, d rootfs.Digest, dry bool) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err

@@ -225,7 +225,7 @@ type dockerImage struct {
 	Layers   []string
 }
 
-// dockerManifest returns the images of a docker archive, nil if it is none.
+// dockerManifest returns the images of a docker archive, nil for other archives.
 func (a *archive) dockerManifest() []dockerImage {
 	var images []dockerImage
 	b, err := readSmall(a.open, "manifest.json")

@@ -38,7 +38,7 @@ func openLocked(path string, flag, how int) (*os.File, error) {
 	}
 }
 
-// isAt reports whether f is what path names now.
+// isAt reports whether path still names f.
 func isAt(f *os.File, path string) (bool, error) {
 	there, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +99,7 @@ func (s *Store) publish(f *os.File, path string) (*os.File, error) {
 			flock.Close(staged)
 			return nil, err
 		}
-		// If GC is just removing the one that is there, we link ours.
+		// If GC is just removing the file at path, we link our file again.
 		there, err := openLocked(path, os.O_RDONLY, unix.LOCK_SH)
 		if err == nil {
 			flock.Close(staged)

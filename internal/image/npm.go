@@ -25,8 +25,8 @@ func (p npmPackage) digest() (blobDigest, error) {
 	return blobDigest{"sha512", hex.EncodeToString(b)}, nil
 }
 
-// npmRegistry finds the npm registry: by option, environment, the user's
-// .npmrc, or else what npm itself says.
+// npmRegistry finds the npm registry: by option, environment, the user's .npmrc, or else
+// by asking npm itself.
 func (s *Store) npmRegistry(ctx context.Context) (string, error) {
 	candidates := []func() (string, error){
 		func() (string, error) { return s.opts.NPMRegistry, nil },
@@ -52,7 +52,7 @@ func (s *Store) npmRegistry(ctx context.Context) (string, error) {
 		WithHint("set NPM_CONFIG_REGISTRY to its address")
 }
 
-// npmrcRegistry reads the registry from ~/.npmrc, "" if there is none.
+// npmrcRegistry reads the registry from ~/.npmrc, "" if it names none.
 func npmrcRegistry() (string, error) {
 	home, err := os.UserHomeDir()
 	if err != nil {

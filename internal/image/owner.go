@@ -44,7 +44,7 @@ func (s *Store) installation() *Store { return s.For(Owner{}) }
 
 func (s *Store) owned() bool { return s.owner.ID != "" }
 
-// isFileName keeps what is no id from becoming a path.
+// isFileName reports whether an id is safe as a file name.
 func isFileName(id string) bool {
 	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 	return len(id) <= 64 && strings.Trim(id, allowed) == ""
@@ -58,20 +58,21 @@ func (s *Store) key(name string) string {
 	return s.owner.ID + " " + name
 }
 
-// refDir is where the names are that s's owner has given.
+// refDir returns the directory with the names that s's owner has given.
 func (s *Store) refDir() string { return filepath.Join(s.dir, "refs", s.owner.ID) }
 
-// names are what an image is called: by the installation, and by an owner.
+// names are the names of an image: given by the installation, and by an owner.
 type names struct{ common, own []string }
 
-// name puts them into an image. A name of both stands for what is the owner's.
+// name puts the names into an image. If both have given a name, it stands for the owner's
+// image.
 func (n names) name(img *sandbox.Image) {
 	img.Refs = slices.Concat(n.common, n.own)
 	slices.Sort(img.Refs)
 	img.TeamRefs = n.own
 }
 
-// refs reads all names that s sees, sorted, by what they stand for.
+// refs reads all names that s sees, sorted, by the digest of their image.
 func (s *Store) refs() (map[rootfs.Digest]names, error) {
 	common, err := s.installation().ownRefs()
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *Store) refs() (map[rootfs.Digest]names, error) {
 	return refs, nil
 }
 
-// ownRefs reads the names that s's owner has given, and what they stand for.
+// ownRefs reads the names that s's owner has given, with the digests of their images.
 func (s *Store) ownRefs() (map[string]rootfs.Digest, error) {
 	files, err := os.ReadDir(s.refDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +128,7 @@ func (s *Store) ownRefs() (map[string]rootfs.Digest, error) {
 	return refs, nil
 }
 
-// owners returns the installation, and all who have given names.
+// owners returns stores for the installation, and for all owners that have given names.
 func (s *Store) owners() ([]*Store, error) {
 	all := []*Store{s.installation()}
 	entries, err := os.ReadDir(all[0].refDir())
@@ -139,7 +140,7 @@ func (s *Store) owners() ([]*Store, error) {
 	return all, err
 }
 
-// isNamed reports whether an image has a name, whoever gave it.
+// isNamed reports whether an image has a name, given by any owner.
 func (s *Store) isNamed(d rootfs.Digest) (bool, error) {
 	owners, err := s.owners()
 	if err != nil {
@@ -174,7 +175,7 @@ func (s *Store) checkVisible(ref string, d rootfs.Digest) error {
 	return nil
 }
 
-// records reads what is known of each image in the store.
+// records reads the record of each image in the store.
 func (s *Store) records() ([]record, error) {
 	files, err := filepath.Glob(filepath.Join(s.dir, "images", "*.json"))
 	if err != nil {
@@ -298,8 +299,8 @@ func sum(images map[rootfs.Digest]int64) (bytes int64) {
 	return bytes
 }
 
-// collectUnnamed removes images that have no name and that nobody needs, from the
-// store and from the map.
+// collectUnnamed removes images that have no name and are not in use, from the store and
+// from the map.
 func (s *Store) collectUnnamed(ctx context.Context, images map[rootfs.Digest]int64) error {
 	for d := range images {
 		freed, err := s.collect(ctx, d, false)
@@ -367,14 +368,14 @@ func (s *Store) checkRoom(layers []v1.Descriptor) error {
 	return nil
 }
 
-// downloads is what an owner has downloaded in a day.
+// downloads counts an owner's downloads of a day.
 type downloads struct {
 	Day   string `json:"day"` // 2006-01-02, UTC
 	Bytes int64  `json:"bytes"`
 }
 
-// countDownload adds layers to what the owner has downloaded today, but for those
-// that are here already. Errors: quota_exceeded.
+// countDownload adds layers to the owner's downloads of today, except layers that are
+// here already. Errors: quota_exceeded.
 func (s *Store) countDownload(ctx context.Context, st *staging, layers []v1.Descriptor) error {
 	if !s.owned() {
 		return nil

@@ -92,7 +92,7 @@ func (s *Store) pull(ctx context.Context, ref string, progress func(sandbox.Imag
 	})
 }
 
-// remoteImage is what a registry says an image is.
+// remoteImage is an image as the registry describes it.
 type remoteImage struct {
 	digest   string
 	manifest *v1.Manifest

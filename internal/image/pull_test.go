@@ -34,7 +34,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// noise is content that does not compress.
+// noise returns incompressible content.
 func noise(n int) string {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{1})
@@ -98,7 +98,7 @@ func TestStore_Pull(t *testing.T) {
 				t.Errorf("%s: got %v, %v, want %s", ref, again, err, img.Digest)
 			}
 		}
-		// The configuration is read to see what there is, layers are not.
+		// The configuration is read to learn about the image; layers are not read.
 		if n := reg.blobs.Load() - before; n > 4 {
 			t.Errorf("%d blobs were downloaded again", n)
 		}

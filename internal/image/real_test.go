@@ -190,8 +190,8 @@ func TestStore_Build_debianErrors(t *testing.T) {
 			t.Errorf("got %v, want not_supported with a hint", err)
 		}
 	})
-	// mmdebstrap has sh write to its next free descriptor, and Debian's sh knows
-	// only those of one digit.
+	// mmdebstrap makes sh write to its next free descriptor, and Debian's sh supports
+	// only descriptors of one digit.
 	t.Run("free descriptors", func(t *testing.T) {
 		bin := t.TempDir()
 		const fake = `#!/bin/sh

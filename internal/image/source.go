@@ -32,8 +32,8 @@ type source struct {
 type layer struct {
 	name   string  // for messages
 	diffID v1.Hash // of its uncompressed bytes
-	// open returns the bytes as they are stored, and checks that they are the
-	// right ones, if that is not done yet, when they are read to the end.
+	// open returns the stored bytes. It checks them when they are read to the end, unless
+	// they were checked before.
 	open func(context.Context) (io.ReadCloser, error)
 }
 
@@ -96,7 +96,7 @@ func (s *Store) applyLayer(ctx context.Context, tree *rootfs.Tree, l layer) erro
 	if err != nil {
 		return err
 	}
-	// Not the owner's limit: a layer may hold much that others replace.
+	// The owner's limit does not apply here: later layers may replace much of a layer.
 	limited := newLimitReader(plain, rootfs.Limits{Entries: s.opts.Limits.Entries, Bytes: s.opts.Limits.Bytes})
 	hashed := io.TeeReader(limited, sum)
 	if err := tree.Apply(ctx, hashed); err != nil {
@@ -114,8 +114,8 @@ func (s *Store) applyLayer(ctx context.Context, tree *rootfs.Tree, l layer) erro
 	return nil
 }
 
-// imageConfig keeps what sandboxes use of an image's configuration, and what clients
-// read of it. Volumes, health checks and the rest have no meaning here.
+// imageConfig keeps the parts of an image's configuration that sandboxes use, and that
+// clients read. Volumes, health checks and the rest have no meaning here.
 func imageConfig(f *v1.ConfigFile) sandbox.ImageConfig {
 	c := sandbox.ImageConfig{
 		User: f.Config.User, WorkDir: f.Config.WorkingDir,
@@ -164,8 +164,8 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(br), nil
 }
 
-// codecReader marks errors of the format as the archive's fault, and passes on
-// those of reading it.
+// codecReader marks format errors as the archive's fault, and passes on errors of reading
+// the archive.
 type codecReader struct {
 	io.Reader
 	kind  string
@@ -191,9 +191,9 @@ type limitReader struct {
 	full error // nil: too_large
 }
 
-// newLimitReader reads an archive of what may have so many files and bytes.
+// newLimitReader reads an archive of files bounded by l.
 func newLimitReader(r io.Reader, l rootfs.Limits) *limitReader {
-	// A tar archive adds less than this to what its files have.
+	// A tar archive adds less than this to the bytes of its files.
 	return &limitReader{r: r, left: l.Bytes + int64(l.Entries)*4096, full: l.Full}
 }
 

@@ -90,8 +90,8 @@ type Store struct {
 	retryAfter time.Duration
 }
 
-// Open opens the store in dir, making it if needed, and clears away what
-// processes that died have left there.
+// Open opens the store in dir, making it if needed, and removes the working files of
+// processes that died.
 func Open(dir string, opts Options) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

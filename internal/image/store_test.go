@@ -83,7 +83,7 @@ func TestStore_Tag(t *testing.T) {
 	if img := checktest.Must(s.Get(t.Context(), "app:2"))(t); img.Digest != first.Digest {
 		t.Errorf("app:2 is %s once app:1 is removed, want %s", img.Digest, first.Digest)
 	}
-	// A team's name, and what it costs.
+	// A team's name, and its cost.
 	team := s.For(image.Owner{ID: "team", Bytes: first.SizeBytes})
 	if img := checktest.Must(team.Tag(t.Context(), "app:2", "ours"))(t); len(img.TeamRefs) != 1 {
 		t.Errorf("the team has the names %q", img.TeamRefs)

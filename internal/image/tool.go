@@ -114,7 +114,7 @@ func checkToolName(name string) error {
 	return nil
 }
 
-// findTool returns the path of a tool, and whether it is there; if so it was asked for.
+// findTool returns the path of a tool, and whether it exists. If so, its last use is now.
 func (s *Store) findTool(file string) (path string, found bool, err error) {
 	path = filepath.Join(s.dir, "tools", file)
 	now := time.Now()

@@ -19,15 +19,16 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Config is what an Engine needs.
+// Config configures an Engine.
 type Config struct {
 	Store    *image.Store
 	Accounts Accounts
-	// Snapshots opens what images are made of; nil if there are none.
+	// Snapshots opens the files from which images are made; nil if there are no
+	// snapshots.
 	Snapshots func(ctx context.Context, ref string) (*SnapshotFiles, error)
 }
 
-// Accounts tells what a team may have.
+// Accounts returns the quotas of teams.
 type Accounts interface {
 	Quota(ctx context.Context, teamID string) (account.Quota, error)
 }
@@ -37,13 +38,13 @@ type SnapshotFiles struct {
 	Snapshot      sandbox.Snapshot
 	RuntimeDigest string            // of Snapshot.Runtime
 	Env           map[string]string // what commands have of the image and the runtime
-	// WriteLayer writes what was changed of the image, as a layer of an OCI image.
+	// WriteLayer writes the changes to the image, as a layer of an OCI image.
 	WriteLayer func(ctx context.Context, w io.Writer) error
 	// Close lets go of the files. It must be called.
 	Close func()
 }
 
-// Engine decides who may see and do what with the images of a store.
+// Engine decides which callers may see and change the images of a store.
 type Engine struct {
 	cfg   Config
 	turns *limit.Limit // teams that bring an image
@@ -248,7 +249,8 @@ func (e *Engine) Tag(ctx context.Context, ref, name string) (*sandbox.Image, err
 		return nil, err
 	}
 	s := e.cfg.Store
-	// Another name of an image that only a team has shows it to no other team.
+	// A team's new name for an image that belongs to it alone shows the image to no other
+	// team.
 	if !p.Admin || len(img.Refs) == len(img.TeamRefs) {
 		if s, err = e.bounded(ctx, p.TeamID); err != nil {
 			return nil, err
@@ -296,7 +298,7 @@ func (e *Engine) GC(ctx context.Context, p sandbox.ImageGCParams) (*sandbox.Imag
 	return &sandbox.ImageGC{Removed: len(report.Images), FreedBytes: report.Bytes, Images: append([]sandbox.Image{}, report.Images...)}, nil
 }
 
-// InUse says how many names a team has given, as in "3 images"; "" for none.
+// InUse says how many names a team has given, as in "3 images"; "" for 0.
 func (e *Engine) InUse(ctx context.Context, teamID string) (string, error) {
 	list, err := e.cfg.Store.For(image.Owner{ID: teamID}).List(ctx)
 	if err != nil {
@@ -349,14 +351,14 @@ func (e *Engine) Ensure(ctx context.Context, teamID, ref string) (*image.Lease, 
 	return s.Ensure(ctx, ref, nil)
 }
 
-// Lease leases an image by its digest, for what has been started from it before.
+// Lease leases an image by its digest, for a sandbox that was started from it before.
 // Errors: not_found.
 func (e *Engine) Lease(ctx context.Context, digest string) (*image.Lease, error) {
 	return e.cfg.Store.Acquire(ctx, digest)
 }
 
-// Digest returns the digest of what a reference stands for to a team. Errors:
-// not_found, invalid.
+// Digest returns the digest of the image that ref names for a team. Errors: not_found,
+// invalid.
 func (e *Engine) Digest(ctx context.Context, teamID, ref string) (string, error) {
 	return e.cfg.Store.For(image.Owner{ID: teamID}).Digest(ctx, ref)
 }

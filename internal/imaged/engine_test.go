@@ -78,7 +78,7 @@ func (w *world) as(token string) context.Context {
 	return api.WithPrincipal(w.t.Context(), principals[token])
 }
 
-// archive is an image of one file.
+// archive returns an image archive with one file.
 func archive(t *testing.T, content []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -93,7 +93,7 @@ func archive(t *testing.T, content []byte) []byte {
 	return b.Bytes()
 }
 
-// noise is n bytes, others for each seed.
+// noise returns n bytes, which differ for each seed.
 func noise(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed)})
@@ -125,7 +125,7 @@ func (w *world) refs(token string) (all []string) {
 
 const hub = "index.docker.io/library/"
 
-// A team has what it brought, and what the installation has, and knows of nothing else.
+// A team sees its own images and the installation's, and no others.
 func TestEngine_Teams(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)
@@ -232,7 +232,7 @@ func TestEngine_OddTeams(t *testing.T) {
 	}
 }
 
-// The token of a project brings images with the right to, and no others.
+// A project's token can fetch images only if it has the right to.
 func TestEngine_Rights(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)
@@ -287,7 +287,7 @@ func TestEngine_Quota(t *testing.T) {
 		t.Errorf("what was refused has left %+v, %v", report, err)
 	}
 
-	// Without a name it is still there, if something needs it.
+	// An image without a name stays, if a snapshot or sandbox needs it.
 	if err := w.Remove(w.as("team"), first.Digest); err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func push(t *testing.T, ref string, content []byte) {
 	}
 }
 
-// A sandbox's image is fetched for the team of who starts it, and its content only once.
+// A sandbox's image is fetched for the team of the caller, and its content only once.
 func TestEngine_Ensure(t *testing.T) {
 	t.Parallel()
 	host, blobs := serveRegistry(t)
@@ -411,7 +411,7 @@ func TestEngine_Ensure(t *testing.T) {
 	if n := blobs.Load() - before; n > 0 {
 		t.Errorf("%d blobs were fetched for what is there", n)
 	}
-	// An image of one team is downloaded again by another team.
+	// Another team downloads an image of one team again.
 	if got := ensure(w.as("other"), "team_b"); got != digest {
 		t.Errorf("the other team has %s, not %s", got, digest)
 	}

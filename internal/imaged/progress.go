@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// serveProgress streams the progress of work, whose last line has phase "done"
-// and the image.
+// serveProgress streams the progress of work; the last line has the phase "done" and the
+// image.
 func serveProgress(w http.ResponseWriter, r *http.Request, work func(context.Context, func(sandbox.ImageProgress)) (*sandbox.Image, error)) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	p := &progress{cancel: cancel, wake: make(chan struct{}, 1), finished: make(chan struct{})}

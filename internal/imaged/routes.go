@@ -18,7 +18,7 @@ type routes struct {
 //go:embed openapi.json
 var openAPI []byte
 
-// Routes registers what can be done with images on mux, and describes it.
+// Routes registers the routes of images on mux, with their description.
 func Routes(mux *api.Mux, svc Service) {
 	h := &routes{svc}
 	mux.Describe(openAPI)

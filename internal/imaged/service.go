@@ -15,7 +15,7 @@ import (
 // Progress functions are called one at a time and not after the method has
 // returned; nil means nobody looks.
 type Service interface {
-	// List returns the images of the installation and those of the caller's team.
+	// List returns the images of the installation and of the caller's team.
 	List(ctx context.Context) ([]sandbox.Image, error)
 	// Get returns the image a reference or digest names. Errors: not_found, also for
 	// one of another team.

@@ -184,7 +184,7 @@ func TestOpenAPI_DescribesRoutes(t *testing.T) {
 	apitest.Described(t, muxOf(new(recorder)), doc)
 }
 
-// tokens are those of an admin, of a team, and of projects with and without the
+// tokens has the tokens of an admin, of a team, and of projects with and without the
 // right to write images.
 type tokens struct{}
 

@@ -23,7 +23,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 )
 
-// Put writes a blob of files, whose contents are by path.
+// Put writes a blob; files maps paths to contents.
 func Put(t testing.TB, s blob.Store, name string, files map[string]string) blob.Info {
 	t.Helper()
 	d, err := s.Create(t.Context(), 0)
@@ -38,7 +38,7 @@ func Put(t testing.TB, s blob.Store, name string, files map[string]string) blob.
 	return info
 }
 
-// Write writes files, whose contents are by path, into a draft.
+// Write writes files into a draft; files maps paths to contents.
 func Write(t testing.TB, d interface {
 	Writer(file string) (io.WriteCloser, error)
 }, files map[string]string) {

@@ -28,7 +28,8 @@ type Power struct {
 	syncs int
 }
 
-// OpenPower returns a new database, and what of it a power cut leaves.
+// OpenPower returns a new database, and a Power that shows the effect of a power cut on
+// it.
 func OpenPower(t testing.TB) (*db.DB, *Power) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "test.db")
@@ -93,8 +94,7 @@ func readFiles(path string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Check fails the test if a power cut would undo what op did, which was acknowledged;
-// see Undone.
+// Check fails the test if a power cut would undo op, which was acknowledged; see Undone.
 func (p *Power) Check(t testing.TB, op string, except ...string) {
 	t.Helper()
 	for _, row := range p.Undone(t, except...) {
@@ -165,7 +165,7 @@ func tables(t testing.TB, d *db.DB) (names []string) {
 	return names
 }
 
-// contents returns the rows of a table as texts; none if there is no such table.
+// contents returns the rows of a table as texts, nil if the table does not exist.
 func contents(t testing.TB, d *db.DB, table string, except []string) (all []string) {
 	t.Helper()
 	rows, err := d.Query(t.Context(), `SELECT * FROM "`+table+`"`)

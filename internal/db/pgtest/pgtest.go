@@ -96,8 +96,8 @@ func (s *Server) DSN(t testing.TB) string {
 	return s.dsn(name)
 }
 
-// DSNAt is DSN for a database whose tables are in a directory, which is given to
-// the server: such as one on a small disk. The log of the server is not there.
+// DSNAt is DSN for a database whose tables are in a directory, which the server will own:
+// for example on a small disk. The server's log is elsewhere.
 func (s *Server) DSNAt(t testing.TB, dir string) string {
 	t.Helper()
 	info, err := os.Stat(s.dir)

@@ -124,7 +124,8 @@ func TestServer_EndsWithTheProcess(t *testing.T) {
 	}
 }
 
-// watch returns what waits, a second at most, until something in a directory is removed.
+// watch returns a function that waits, for at most 1 s, until a file in a directory is
+// removed.
 func watch(t *testing.T, dir string) func() {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)

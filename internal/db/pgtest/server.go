@@ -57,7 +57,7 @@ else
 fi
 `
 
-// binaries is the directory of the newest server that is installed.
+// binaries returns the directory of the newest installed server.
 var binaries = sync.OnceValues(func() (string, error) {
 	const debian = "/usr/lib/postgresql/*/bin"
 	dirs, err := filepath.Glob(debian)
@@ -109,7 +109,7 @@ func start(o Options) (_ *Server, err error) {
 	return s, s.Start()
 }
 
-// unprivileged is who runs the server of a root user.
+// unprivileged returns the user that runs the server when this process is root.
 func unprivileged() (*syscall.Credential, error) {
 	u, err := user.Lookup(superuser) // the package's; it need not be there
 	if err != nil {

@@ -75,7 +75,7 @@ type image struct {
 	blocks int64
 }
 
-// Digest is what an image's content hashes to: "sha256:" and 64 hex digits.
+// Digest is the hash of an image's content: "sha256:" and 64 hex digits.
 type Digest string
 
 // Hex is the digest without its algorithm.

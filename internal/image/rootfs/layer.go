@@ -66,7 +66,7 @@ func (t *Tree) ApplyPrefix(ctx context.Context, r io.Reader, prefix, dir string)
 		if !ok {
 			continue
 		}
-		// npm gives what it unpacks these modes, whatever the archive says.
+		// npm gives unpacked files these modes, whatever the archive says.
 		attr := Attr{Mode: 0o644 | uint16(h.Mode&0o111), ModTime: epoch}
 		switch h.Typeflag {
 		case tar.TypeReg:
@@ -131,8 +131,8 @@ func (t *Tree) applyWhiteout(name, base string) error {
 	return nil
 }
 
-// hide removes what earlier layers put below e and reports whether e itself
-// goes, too.
+// hide removes the files of earlier layers below e and reports whether e itself must be
+// removed, too.
 func (t *Tree) hide(e entry) bool {
 	if e.isDir() {
 		t.hideLower(e.node)
@@ -140,7 +140,7 @@ func (t *Tree) hide(e entry) bool {
 	return e.layer < t.layer && len(e.children) == 0
 }
 
-// hideLower removes what earlier layers put into dir.
+// hideLower removes the files of earlier layers from dir.
 func (t *Tree) hideLower(dir *node) {
 	for name, e := range dir.children {
 		if t.hide(e) {

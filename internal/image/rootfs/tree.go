@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Limits bound what a tree may grow to. Exceeding one is too_large.
+// Limits bound the size of a tree. Exceeding one is too_large.
 type Limits struct {
 	Entries int   // files, directories and links, whiteouts included
 	Bytes   int64 // of file contents, those hidden by later layers included
@@ -64,7 +64,7 @@ func New(spool *os.File, limits Limits) *Tree {
 	return &Tree{root: newDir(), spool: newSparseFile(spool), limits: limits}
 }
 
-// epoch is the time of what no archive gave a time to.
+// epoch is the time of files without a time in any archive.
 var epoch = time.Unix(0, 0)
 
 func newDir() *node {
@@ -83,8 +83,8 @@ func (a Attr) apply(n *node) {
 	n.uid, n.gid, n.mtime = a.UID, a.GID, a.ModTime
 }
 
-// Mkdir makes a directory, or changes the attributes of one that exists.
-// Anything else of that name is replaced.
+// Mkdir makes a directory, or changes the attributes of an existing one. A file of
+// another type at that name is replaced.
 func (t *Tree) Mkdir(name string, a Attr) error {
 	name = clean(name)
 	if name == "" {
@@ -103,7 +103,7 @@ func (t *Tree) Mkdir(name string, a Attr) error {
 	return t.link(dir, base, n)
 }
 
-// Symlink makes a symbolic link, replacing what is there.
+// Symlink makes a symbolic link, replacing any file at that name.
 func (t *Tree) Symlink(name, target string, a Attr) error {
 	if len(target) == 0 || len(target) >= maxPath {
 		return cay.Errorf(cay.Invalid, "the link %q has a target of %d bytes", name, len(target))
@@ -129,7 +129,7 @@ func (t *Tree) Link(name, old string) error {
 	return t.put(name, n)
 }
 
-// WriteFile makes a regular file with size bytes of r, replacing what is there.
+// WriteFile makes a regular file with size bytes of r, replacing any file at that name.
 func (t *Tree) WriteFile(name string, r io.Reader, size int64, a Attr) error {
 	if err := t.addBytes(size); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (t *Tree) addBytes(size int64) error {
 	return nil
 }
 
-// content returns what reads the content of a regular file, once the spool is flushed.
+// content returns a reader of a regular file's content, once the spool is flushed.
 func (t *Tree) content(n *node) io.Reader {
 	from := n.from
 	if from == nil {
@@ -223,7 +223,7 @@ func (t *Tree) stat(name string) *node {
 // that has no "..", and "" for the root itself.
 func clean(name string) string { return path.Clean("/" + name)[1:] }
 
-// put places n at name, making missing parents, replacing what is there.
+// put places n at name, making missing parents, replacing any file at that name.
 func (t *Tree) put(name string, n *node) error {
 	name = clean(name)
 	if name == "" {
@@ -255,14 +255,14 @@ func (t *Tree) count() error {
 	return nil
 }
 
-// parent returns the directory that holds name, making what is missing.
+// parent returns the directory that holds name, making missing directories.
 func (t *Tree) parent(name string) (*node, string, error) {
 	d, base := path.Split(name)
 	n, err := t.walk(strings.TrimSuffix(d, "/"), true, new(int))
 	return n, base, err
 }
 
-// lookupParent is parent without making anything: nil if there is none.
+// lookupParent is parent without making directories: nil if the directory is missing.
 func (t *Tree) lookupParent(name string) (*node, string, error) {
 	if name == "" {
 		return nil, "", nil
