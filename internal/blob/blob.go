@@ -94,7 +94,7 @@ type ListOptions struct {
 // with the process.
 type Lease struct {
 	Info
-	Dir string // has the files; they must not be changed
+	Dir string // with the files, which must not be changed
 
 	release func()
 }

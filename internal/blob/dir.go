@@ -172,7 +172,7 @@ func (d *Dir) Local(ctx context.Context, name string) (*Lease, error) {
 func (d *Dir) release(name, id string, lock *os.File) {
 	flock.Close(lock)
 	if now, err := d.resolve(name); cay.CodeOf(err) == cay.NotFound || err == nil && now != id {
-		_, _ = d.removeData(id) // what is left of it is Clean's
+		_, _ = d.removeData(id) // Clean removes the rest
 	}
 }
 
@@ -196,7 +196,7 @@ func (d *Dir) Open(ctx context.Context, name, file string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer l.Release() // an open file is there until it is closed
+	defer l.Release() // an open file stays readable without the lease
 	f, err := os.Open(filepath.Join(l.Dir, file))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, cay.Errorf(cay.NotFound, "the blob %q has no file %q", name, file)
@@ -330,7 +330,7 @@ func (d *Dir) Clean(ctx context.Context, grace time.Duration) (freed int64, err 
 		}
 		lock, err := lockDir(d.dataPath(id), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
-			continue // a draft, a lease, or someone else removes it
+			continue // a draft, a lease, or another process that removes it
 		}
 		if err != nil {
 			return 0, err

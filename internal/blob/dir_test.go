@@ -263,7 +263,7 @@ func TestDir_otherProcess(t *testing.T) {
 	s := open(t, dir, blob.DirOptions{})
 	blobtest.Put(t, s, "one", map[string]string{"f": "content"})
 	cmd := child(t, "lease", dir, "one")
-	stdin, err := cmd.StdinPipe() // held open: the child waits for its end
+	stdin, err := cmd.StdinPipe() // held open: the child waits until stdin ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func TestDir_reserve(t *testing.T) {
 	if _, err := w.Write(piece); err != nil {
 		t.Fatal(err)
 	}
-	free = 99 << 20 // others write, too
+	free = 99 << 20 // other programs write, too
 	for n := 0; ; n++ {
 		if _, err := w.Write(piece); cay.CodeOf(err) == cay.NoSpace {
 			break

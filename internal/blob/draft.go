@@ -22,7 +22,7 @@ type draft struct {
 	store *Dir
 	id    string
 	dir   string
-	size  int64 // as promised by whoever writes it
+	size  int64 // as announced by the writer
 
 	mu   sync.Mutex // guards what follows
 	lock *os.File   // on dir; nil once committed or aborted
@@ -235,7 +235,7 @@ func (w *draft) sync(ctx context.Context) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for i := len(dirs) - 1; i >= 0; i-- { // those inside come first
+	for i := len(dirs) - 1; i >= 0; i-- { // subdirectories first
 		if err := syncPath(dirs[i]); err != nil {
 			return 0, err
 		}

@@ -92,7 +92,7 @@ func writeVersion(dir string, v int) error {
 	if err != nil {
 		return err
 	}
-	temp := filepath.Join(dir, versionFile+".new") // the lock makes us the only one
+	temp := filepath.Join(dir, versionFile+".new") // the lock excludes other processes
 	if err := os.WriteFile(temp, append(b, '\n'), 0o600); err != nil {
 		return diskError(err)
 	}

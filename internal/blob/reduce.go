@@ -20,7 +20,7 @@ func (d *Dir) Reduce(ctx context.Context, name string, keep func(file string) bo
 	if err != nil {
 		return Info{}, err
 	}
-	defer l.Release() // removes the content before, unless somebody else has it
+	defer l.Release() // removes the old content, unless it is in use
 	w, err := d.begin(ctx, 0, func(*draft, int64) error { return nil })
 	if err != nil {
 		return Info{}, err

@@ -375,7 +375,7 @@ func TestPowerCut(t *testing.T) {
 	power.Check(t, "create")
 	checktest.Must(d.Unsynced().Exec(ctx, `INSERT INTO t (n) VALUES (1)`))(t)
 	checktest.Must(d.Exec(ctx, `INSERT INTO t (n) VALUES (2)`))(t)
-	power.Check(t, "exec") // with what was committed before
+	power.Check(t, "exec") // including the commits before
 	checktest.Must(d.Exec(ctx, `DELETE FROM t WHERE n = 1`))(t)
 	power.Check(t, "delete")
 	checktest.Must(d.Unsynced().Exec(ctx, `INSERT INTO t (n) VALUES (3)`))(t)

@@ -11,7 +11,7 @@ import (
 // Migration is one step of a line. Once released it is never edited: a later
 // step mends it.
 type Migration struct {
-	Name string // what it does, a few words; recorded, and checked against the record
+	Name string // a short description; recorded, and checked against the record
 	SQL  string // one or more statements
 }
 

@@ -20,14 +20,14 @@ import (
 // before a sync begins share that sync.
 type syncer struct {
 	path   string // of the database
-	synced func() // called after each sync; for tests. Nil: none
+	synced func() // called after each sync; for tests. May be nil
 
 	turn sync.Mutex // held while the log is synced; guards the next two
 	log  *os.File   // nil until first needed
-	err  error      // of a write to the disk that failed: what it was to write may be lost, whatever the next one says
+	err  error      // of a failed write to the disk: its data may be lost, even if later writes succeed
 
 	mu   sync.Mutex // guards next
-	next *syncRound // has not begun; nil if nobody waits
+	next *syncRound // not begun yet; nil if no commit waits
 }
 
 // syncRound is one sync, shared by all commits that wait for it.

@@ -20,8 +20,8 @@ import (
 // limits are the CPUs and the memory that cgroups leave to this process.
 type limits struct {
 	cpus    float64
-	cpu     *group  // the one that bounds CPUs the most, nil if none does, or it does not count their time
-	bounded []group // those that bound memory
+	cpu     *group  // the group with the tightest CPU bound; nil if no group bounds CPUs, or it counts no CPU time
+	bounded []group // the groups that bound memory
 }
 
 // group is one cgroup, either of version 2 or in one hierarchy of version 1.
@@ -127,11 +127,11 @@ func (r *Reader) groups() ([]group, error) {
 		}
 		below, err := filepath.Rel(m.root, path)
 		if err != nil || below == ".." || strings.HasPrefix(below, "../") {
-			below = "." // it is outside of what is mounted: what is mounted is the nearest that can be read
+			below = "." // the process's group is outside the mounted part: the mounted root is the nearest readable group
 		}
 		for at := below; ; at = filepath.Dir(at) {
 			g := group{dir: filepath.Join(m.dir, at), v2: m.controller == ""}
-			if !slices.Contains(all, g) { // cpu and cpuacct are one tree
+			if !slices.Contains(all, g) { // cpu and cpuacct are the same hierarchy
 				all = append(all, g)
 			}
 			if at == "." {
@@ -211,7 +211,7 @@ func (g group) number(name string, def int64) (int64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		if strings.HasPrefix(text, "-") { // -1 is none
+		if strings.HasPrefix(text, "-") { // -1 means no limit
 			return def, nil
 		}
 		return 0, fmt.Errorf("%s: %w", filepath.Join(g.dir, name), err)

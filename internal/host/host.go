@@ -30,7 +30,7 @@ type Reader struct {
 	data string // a directory on the disk that is told about
 	proc string // where procfs is mounted
 
-	mu   sync.Mutex // held while it is read; guards what follows
+	mu   sync.Mutex // held during a reading; guards what follows
 	work work       // when the CPUs were looked at last
 	last account.Host
 }
@@ -43,7 +43,7 @@ func newReader(proc, data string) *Reader {
 	r := &Reader{data: data, proc: proc}
 	if fs, err := procfs.NewFS(proc); err == nil {
 		if limits, err := r.limits(); err == nil {
-			r.work, _ = limits.work(fs) // a machine that cannot be read says so when somebody asks
+			r.work, _ = limits.work(fs) // an error is reported by Read
 		}
 	}
 	return r
@@ -119,7 +119,7 @@ func (r *Reader) read(ctx context.Context) (h account.Host, err error) {
 // seconds.
 type work struct {
 	at        time.Time
-	of        string // the group it is of, "" for the machine
+	of        string // the measured group, "" for the machine
 	used, had float64
 }
 

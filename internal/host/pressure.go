@@ -36,7 +36,7 @@ func (s *stall) read(proc string) time.Duration {
 	defer s.mu.Unlock()
 	now := time.Now()
 	stat, err := fs.Stat()
-	short := err == nil && stat.ProcessesRunning > uint64(runtime.NumCPU()+1) // one is this
+	short := err == nil && stat.ProcessesRunning > uint64(runtime.NumCPU()+1) // this process is running, too
 	if short && s.short {
 		s.total += now.Sub(s.at)
 	}

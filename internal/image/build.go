@@ -70,7 +70,7 @@ type recipe struct {
 	source string
 	config sandbox.ImageConfig
 	build  func(*builder, context.Context) error
-	inputs []any // what build uses besides the code; see fingerprint
+	inputs []any // inputs of build other than the code; see fingerprint
 }
 
 // fingerprint changes when the recipe's result may have changed.
@@ -114,7 +114,7 @@ func (s *Store) Build(ctx context.Context, name string, progress func(sandbox.Im
 
 // build builds name unless it was built since.
 func (s *Store) build(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time) (*Lease, error) {
-	s = s.installation() // whose images these are, whoever asks first
+	s = s.installation() // built images belong to the installation, whoever calls first
 	if name == "" || name == "default" {
 		name = DefaultRef
 	}

@@ -107,7 +107,7 @@ func (s *Store) addLayer(ctx context.Context, tree *rootfs.Tree, layer func(cont
 	}()
 	err := tree.Apply(ctx, r)
 	if err == nil {
-		_, err = io.Copy(io.Discard, r) // what pads the archive
+		_, err = io.Copy(io.Discard, r) // the archive's padding
 	}
 	cancel()
 	r.CloseWithError(err)

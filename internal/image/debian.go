@@ -193,7 +193,7 @@ func (l *stepLog) Write(p []byte) (int, error) {
 func (l *stepLog) lastError() string {
 	lines := strings.Split(strings.TrimSpace(string(l.tail)), "\n")
 	for _, prefix := range []string{"Err:", "E: "} {
-		for _, line := range lines { // the first one is the cause of the others
+		for _, line := range lines { // the first line is the cause of the following lines
 			if strings.HasPrefix(line, prefix) {
 				return line
 			}

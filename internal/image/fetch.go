@@ -81,7 +81,7 @@ func (s *Store) fetch(ctx context.Context, d download) (*os.File, error) {
 	}
 	defer unlock()
 	if f, err := openBlobFile(path, d); !errors.Is(err, fs.ErrNotExist) {
-		return f, err // someone else was faster
+		return f, err // another fetch was faster
 	}
 	f, err := openLocked(path+".partial", os.O_RDWR|os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
@@ -293,7 +293,7 @@ func checkStatus(resp *http.Response) error {
 func (s *Store) dropBlob(f *os.File) {
 	defer f.Close()
 	if err := flock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return // its other user will
+		return // the other user removes it
 	}
 	s.removeBlob(strings.TrimSuffix(f.Name(), ".partial"))
 }
@@ -304,7 +304,7 @@ func (s *Store) dropPartial(d blobDigest) {
 	path := s.blobPath(d) + ".partial"
 	f, err := openLocked(path, os.O_RDONLY, unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
-		return // none, or in use
+		return // missing, or in use
 	}
 	defer f.Close()
 	s.removeBlob(path)

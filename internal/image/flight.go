@@ -22,7 +22,7 @@ type flight struct {
 
 	mu      sync.Mutex
 	waiters map[*func(sandbox.ImageProgress)]struct{} // guarded by mu
-	last    sandbox.ImageProgress                     // for those who join late; guarded by mu
+	last    sandbox.ImageProgress                     // for callers that join late; guarded by mu
 }
 
 // do runs work, or joins a run of it that is under way, and returns a lease of

@@ -23,7 +23,7 @@ type GCReport struct {
 }
 
 const (
-	blobAge = 24 * time.Hour      // after which nobody is expected to continue a download
+	blobAge = 24 * time.Hour      // a download is not expected to be resumed after that
 	toolAge = 30 * 24 * time.Hour // without use
 )
 

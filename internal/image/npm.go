@@ -79,7 +79,7 @@ func npmrcRegistry() (string, error) {
 func askNPM(ctx context.Context) (string, error) {
 	program, err := exec.LookPath("npm")
 	if err != nil {
-		return "", nil // not installed; the caller says what to do instead
+		return "", nil // not installed; the caller returns a hint
 	}
 	out, err := exec.CommandContext(ctx, program, "config", "get", "registry").Output()
 	if err != nil {

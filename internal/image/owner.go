@@ -237,7 +237,7 @@ func (s *Store) charged() (map[rootfs.Digest]int64, error) {
 				return nil, err
 			}
 			if named {
-				continue // whoever gave the name has it counted
+				continue // counts for the owner that has given the name
 			}
 		}
 		info, err := os.Stat(s.imagePath(r.Digest))

@@ -163,7 +163,7 @@ func TestStore_Pull_errors(t *testing.T) {
 
 	one := layerOf(t, tarOf(t, file("f", "1")))
 	two := layerOf(t, tarOf(t, file("f", "2")))
-	reg.push(t, "bad/two", imageOf(t, two)) // so that nobody asks for its bytes again
+	reg.push(t, "bad/two", imageOf(t, two)) // so that its bytes are not requested again
 	push := func(name string, img v1.Image) string { return reg.push(t, "bad/"+name, img) }
 	gz := func(b []byte) []byte {
 		var z bytes.Buffer

@@ -31,7 +31,7 @@ type source struct {
 // layer is one archive of a source.
 type layer struct {
 	name   string  // for messages
-	diffID v1.Hash // of its uncompressed bytes
+	diffID v1.Hash // of the uncompressed bytes
 	// open returns the stored bytes. It checks them when they are read to the end, unless
 	// they were checked before.
 	open func(context.Context) (io.ReadCloser, error)

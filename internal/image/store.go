@@ -142,8 +142,8 @@ type record struct {
 	Digest    rootfs.Digest       `json:"digest"`
 	Source    string              `json:"source"`
 	Arch      string              `json:"arch"`
-	Origin    string              `json:"origin,omitempty"` // what it was made from: a manifest's digest, a recipe's fingerprint
-	Owner     string              `json:"owner,omitempty"`  // who brought it first; see Owner.ID
+	Origin    string              `json:"origin,omitempty"` // a manifest's digest, or a recipe's fingerprint
+	Owner     string              `json:"owner,omitempty"`  // the owner that brought it first; see Owner.ID
 	CreatedAt time.Time           `json:"created_at"`
 	Config    sandbox.ImageConfig `json:"config"`
 }

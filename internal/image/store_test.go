@@ -223,7 +223,7 @@ func TestLease_otherProcess(t *testing.T) {
 	s := open(t, dir, image.Options{})
 	img := importFile(t, s, "app", "content")
 	cmd := child(t, "lease", dir, "app")
-	stdin, err := cmd.StdinPipe() // held open: the child waits for its end
+	stdin, err := cmd.StdinPipe() // held open: the child waits until stdin ends
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ type Accounts interface {
 type SnapshotFiles struct {
 	Snapshot      sandbox.Snapshot
 	RuntimeDigest string            // of Snapshot.Runtime
-	Env           map[string]string // what commands have of the image and the runtime
+	Env           map[string]string // the variables that commands get from the image and the runtime
 	// WriteLayer writes the changes to the image, as a layer of an OCI image.
 	WriteLayer func(ctx context.Context, w io.Writer) error
 	// Close lets go of the files. It must be called.

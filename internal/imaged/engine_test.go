@@ -407,7 +407,7 @@ func TestEngine_Ensure(t *testing.T) {
 		t.Errorf("the other team sees %q", got)
 	}
 	before := blobs.Load()
-	ensure(w.as("project"), "team_a") // it is there, so no right is needed
+	ensure(w.as("project"), "team_a") // the image exists, so no right is needed
 	if n := blobs.Load() - before; n > 0 {
 		t.Errorf("%d blobs were fetched for what is there", n)
 	}
@@ -475,7 +475,7 @@ func TestEngine_DownloadsInVain(t *testing.T) {
 	host, blobs := serveRegistry(t)
 	w := open(t, nil)
 	w.quota.ImageMB = 1
-	push(t, host+"/packed", make([]byte, 8<<20)) // unpacked it is too large
+	push(t, host+"/packed", make([]byte, 8<<20)) // too large when unpacked
 	push(t, host+"/large", noise(1, 2<<20))      // at once
 	for _, ref := range []string{"/packed", "/large"} {
 		before := blobs.Load()

@@ -87,7 +87,7 @@ func (s *Server) DSN(t testing.TB) string {
 	}
 	t.Cleanup(func() {
 		if !s.running() {
-			return // all of it goes away
+			return // the whole server is removed
 		}
 		if err := s.exec("DROP DATABASE " + name + " WITH (FORCE)"); err != nil {
 			t.Errorf("drop a database: %v", err)

@@ -29,9 +29,9 @@ const (
 
 // Server is a running PostgreSQL. Its methods are for one goroutine at a time.
 type Server struct {
-	dir string // of its files and its socket
+	dir string // of the server's files and its socket
 	bin string
-	as  *syscall.Credential // nil: who runs the tests
+	as  *syscall.Credential // nil: the user that runs the tests
 
 	keeper *exec.Cmd // the shell that runs the server; nil while it is stopped
 	stdin  io.WriteCloser
@@ -65,7 +65,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	version := func(dir string) int {
-		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // what is no number comes last
+		n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // names that are no number sort last
 		return n
 	}
 	slices.SortFunc(dirs, func(a, b string) int { return version(b) - version(a) })
@@ -191,7 +191,7 @@ func (s *Server) Start() (err error) {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	if err := ready(); err != nil {
-		log, _ := os.ReadFile(s.path("log")) // as much of it as there is
+		log, _ := os.ReadFile(s.path("log")) // the part that exists
 		return fmt.Errorf("start PostgreSQL: %w\n%s", err, log)
 	}
 	return nil
@@ -255,7 +255,7 @@ func (s *Server) Kill() error {
 			err = errors.Join(err, e)
 		}
 	}
-	for _, fd := range children { // as long as one is there, no new server starts
+	for _, fd := range children { // a new server does not start while a child is alive
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, e := unix.Poll(poll, int(patience.Milliseconds()))
 		for e == unix.EINTR {
@@ -274,7 +274,7 @@ func (s *Server) freeze() error {
 	if err := unix.Kill(s.pid, unix.SIGSTOP); err != nil {
 		return err
 	}
-	for late := time.Now().Add(patience); ; runtime.Gosched() { // nobody but its parent is told
+	for late := time.Now().Add(patience); ; runtime.Gosched() { // only the parent is notified of the stop
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.pid))
 		if err != nil {
 			return err

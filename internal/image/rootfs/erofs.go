@@ -59,7 +59,7 @@ type inode struct {
 	nlink  uint32
 	inline bool
 	size   int64
-	block  uint32 // first of its data, unless inline
+	block  uint32 // first block of the data, unless inline
 	parent *inode // of a directory
 	names  []string
 }
@@ -143,7 +143,7 @@ func (img *image) place(n *node) *inode {
 	if i.inline {
 		need += i.size
 	}
-	if img.end%blockSize+need > blockSize { // what is inline must not cross a block
+	if img.end%blockSize+need > blockSize { // inline data must not cross a block
 		img.end = blocksOf(img.end) * blockSize
 	}
 	i.pos = img.end

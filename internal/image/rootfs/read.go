@@ -154,7 +154,7 @@ func (i *reader) children(dir *node, data, size int64) error {
 			if start > end || end > len(block) {
 				return fmt.Errorf("read image: a name in a directory is not in its block")
 			}
-			name, _, _ := bytes.Cut(block[start:end], []byte{0}) // the last one is padded
+			name, _, _ := bytes.Cut(block[start:end], []byte{0}) // the last name is padded
 			if s := string(name); s == "." || s == ".." {
 				continue
 			}

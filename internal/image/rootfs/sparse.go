@@ -11,7 +11,7 @@ import (
 type sparseFile struct {
 	f    *os.File
 	buf  []byte
-	size int64 // what was written, buffered bytes included
+	size int64 // bytes written, buffered bytes included
 }
 
 const sparseBlock = 64 << 10

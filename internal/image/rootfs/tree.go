@@ -16,14 +16,14 @@ import (
 // Limits bound the size of a tree. Exceeding one is too_large.
 type Limits struct {
 	Entries int   // files, directories and links, whiteouts included
-	Bytes   int64 // of file contents, those hidden by later layers included
-	Full    error // what it is if there are more bytes; nil: too_large
+	Bytes   int64 // of file contents, including files hidden by later layers
+	Full    error // the error if there are more bytes; nil: too_large
 }
 
 const (
 	maxName     = 255  // bytes in one element, as in Linux
 	maxPath     = 4096 // bytes in a path or the target of a link, as in Linux
-	maxSymlinks = 40   // followed in one look-up, as in Linux
+	maxSymlinks = 40   // followed in a look-up, as in Linux
 )
 
 // Tree is a file tree under construction. It is not for concurrent use.

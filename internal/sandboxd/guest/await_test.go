@@ -17,7 +17,7 @@ import (
 // Nothing waits for ever for a guest that takes requests and does not answer.
 func TestClient_noAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
-		answer func(net.Conn) // after what was asked
+		answer func(net.Conn) // after the request
 		still  time.Duration  // it stands still for that long
 		busy   float64        // the part of the time in which something waits for a CPU
 		want   time.Duration  // until a call fails

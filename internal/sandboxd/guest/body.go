@@ -18,13 +18,13 @@ import (
 type body struct {
 	r       io.Reader
 	started atomic.Bool
-	ctx     context.Context // of the one request, and ended by Close
+	ctx     context.Context // of the request; also ended by Close
 	cancel  context.CancelFunc
 	cut     <-chan struct{} // closed when the connection in use is
 	chunks  chan chunk
-	current []byte // what is left of the newest chunk
+	current []byte // the unread rest of the newest chunk
 	buf     *[]byte
-	end     error                 // what the source ended with
+	end     error                 // the error at which the source ended
 	failed  atomic.Pointer[error] // end, if that is not io.EOF
 }
 

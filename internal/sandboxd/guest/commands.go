@@ -154,7 +154,7 @@ func (c *Client) ListCommands(ctx context.Context) ([]sandbox.Command, error) {
 // Bounds of descriptions of commands, far beyond the descriptions of a genuine agent.
 const (
 	maxCommands = 4096
-	maxCommand  = 64 << 10 // bytes of one, as JSON
+	maxCommand  = 64 << 10 // bytes of a command's description, as JSON
 )
 
 // decodeCommand decodes a description whose argv is within MaxArgvShown.

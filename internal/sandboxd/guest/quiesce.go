@@ -34,7 +34,7 @@ type Quiesced struct {
 // Process is a process of a guest.
 type Process struct {
 	PID     int    `json:"pid"`
-	Command string `json:"command"` // its arguments, cut
+	Command string `json:"command"` // the arguments, cut
 }
 
 // Quiesce ends all processes of a guest, so that its files can be saved: the processes

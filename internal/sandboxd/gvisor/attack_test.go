@@ -113,7 +113,7 @@ func TestAttack_Isolation(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("the host's"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	mark := "cay-" + rand.Text() // of what the guest mounts
+	mark := "cay-" + rand.Text() // in the names of the guest's mounts
 	for name, script := range map[string]string{
 		"host file by path":            `! cat ` + secret,
 		"host file by root of init":    `! cat /proc/1/root` + secret,
@@ -307,7 +307,7 @@ except ConnectionError:
 		o.Close()
 	}
 	for deadline := time.Now().Add(time.Minute); ; {
-		signalInit(b, "-STOP", 5*time.Second) // the stopped one does not say that it is
+		signalInit(b, "-STOP", 5*time.Second) // a stopped init does not answer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err := b.Health(ctx)
 		cancel()
@@ -423,9 +423,9 @@ func TestAttack_SentryDescriptors(t *testing.T) {
 		}
 		allowed := slices.Contains(own, target)
 		for _, prefix := range []string{
-			"/dev/null", "pipe:", "socket:", "anon_inode:", "/memfd:", // its own
-			"/proc", // of its own namespace
-			"/",     // its empty root
+			"/dev/null", "pipe:", "socket:", "anon_inode:", "/memfd:", // of the sentry itself
+			"/proc", // of the sentry's namespace
+			"/",     // the sentry's empty root
 		} {
 			allowed = allowed || target == prefix || prefix != "/" && strings.HasPrefix(target, prefix)
 		}
@@ -463,7 +463,7 @@ func TestLeak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle(8) // what is made once
+	cycle(8) // things that are made once
 	before := hostState(t, dir)
 	rounds := seedtest.Rounds(t, 60)
 	cycle(rounds)

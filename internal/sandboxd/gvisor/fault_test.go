@@ -57,7 +57,7 @@ func TestAttack_InodeBomb(t *testing.T) {
 	if _, err = b.Wait(ctx, cmd.ID); err == nil {
 		_, err = b.Health(ctx)
 	}
-	if err == nil { // bounded by something else first: fine if it answers
+	if err == nil { // another bound came first, which is fine if the machine answers
 		return
 	}
 	select {

@@ -100,7 +100,7 @@ func TestFork_KilledDaemon(t *testing.T) {
 	root := imagetest.Acquire(t, "debian")
 	var tool machine.Spec
 	suite.Spec(&tool, &guest.Config{})
-	self, err := os.Executable() // by its name: what is called /proc/self/exe is gVisor's
+	self, err := os.Executable() // by path, because gVisor recognizes its own processes by /proc/self/exe
 	if err != nil {
 		t.Fatal(err)
 	}

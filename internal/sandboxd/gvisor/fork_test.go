@@ -30,7 +30,7 @@ type living struct {
 	*sandboxtest.Harness
 	t     *testing.T
 	ctx   context.Context
-	shell string // id of its command
+	shell string // id of the shell's command
 	http  string // likewise
 	sum   string // of the data
 	state string // of the server

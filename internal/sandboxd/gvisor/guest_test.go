@@ -86,7 +86,7 @@ func TestStartFrom_Identity(t *testing.T) {
 	if _, code := f.root(t, "echo below > /tmp/kept"); code != 0 {
 		t.Fatal("/tmp is read-only")
 	}
-	f.box = f.startFrom(t, f.configured(t, one), f.saveDisk(t)) // of nobody's files
+	f.box = f.startFrom(t, f.configured(t, one), f.saveDisk(t)) // from files of a machine without a sandbox
 	f.want(t, "new", "cat /etc/hostname; uname -n; grep -c 127.0.1.1.one /etc/hosts; cat /tmp/kept; stat -c %a /tmp", "one\none\n1\nbelow\n1777")
 	const edit = `echo 192.0.2.9 db >> /etc/hosts; echo "search example.com" >> /etc/resolv.conf; cat /etc/machine-id`
 	id, _ := f.root(t, edit)
@@ -146,7 +146,7 @@ print("seen")
 	if err := f.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(timeout + time.Second) // the jump of the clock is what is tested
+	<-time.After(timeout + time.Second) // the test needs the clock to jump
 	ids := map[string]bool{}
 	for i, name := range []string{"two", "three"} {
 		spec := f.another()
@@ -220,7 +220,7 @@ func TestPause_Timeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := time.Since(began)
-	<-time.After(timeout + time.Second) // the jump of the clock is what is tested
+	<-time.After(timeout + time.Second) // the test needs the clock to jump
 	resumed := time.Now()
 	if err := f.Resume(t.Context()); err != nil {
 		t.Fatal(err)

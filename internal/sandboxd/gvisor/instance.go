@@ -52,10 +52,10 @@ type instance struct {
 	unloaded atomic.Pointer[string] // why it ended without
 
 	saving   sync.Mutex // held while the sentry saves
-	limiting sync.Mutex // guards st.Limits, and the change of its file
+	limiting sync.Mutex // guards st.Limits, and changes of state.json
 	pausing  sync.Mutex // held while the machine is paused, or let go on
 
-	freeing chan struct{} // has room for one, who frees what the machine holds on the host
+	freeing chan struct{} // capacity 1; held while the machine's resources on the host are freed
 	freed   bool
 }
 
@@ -149,9 +149,9 @@ func (in *instance) judge(ws unix.WaitStatus, err error) machine.Exit {
 	case in.starved.Load() || in.group.oomKilled():
 		return machine.Exit{Reason: sandbox.ReasonOOM, Message: fmt.Sprintf(
 			"the sandbox used more than its memory limit of %d MiB", in.memoryLimit())}
-	case in.loader.failure() != nil: // its end came before it could say so
+	case in.loader.failure() != nil: // the sentry ended before it could report the failed load
 		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: notLoaded(in.loader.failure()), Damaged: in.loader.foundDamage()}
-	case in.r.lastWords(in.st.ID) != "": // what killed it gVisor has passed on to its init, too
+	case in.r.lastWords(in.st.ID) != "": // gVisor has passed the fatal signal on to the guest's init, too
 		return machine.Exit{Reason: sandbox.ReasonCrashed, Message: "the isolation layer ended unexpectedly" + in.r.lastWords(in.st.ID)}
 	case err == nil && ws.Signaled(): // gVisor lets root in the guest do that
 		return machine.Exit{Reason: sandbox.ReasonExited, Code: 128 + int(ws.Signal()),

@@ -119,7 +119,7 @@ func TestLeak_Network(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cycle(8) // what is made once
+	cycle(8) // things that are made once
 	runtime.GC()
 	before := hostState(t, dir)
 	rounds := seedtest.Rounds(t, 24)

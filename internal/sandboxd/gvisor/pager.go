@@ -30,7 +30,7 @@ const pagerName = "cay-pager"
 // The modes of a pager.
 const (
 	loads = "load" // it gives a sentry a checkpoint's files
-	paces = "pace" // likewise, not too fast until it is told to hurry
+	paces = "pace" // loads at a bounded rate, until it is told to hurry
 	saves = "save" // it writes them for a sentry
 )
 
@@ -140,7 +140,7 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 type loader struct {
 	pages *os.File // the sentry's end of the socket
 	ended chan struct{}
-	err   error // what it could not do, if it says so; when it has ended
+	err   error // the failure that the pager reported; set before ended is closed
 }
 
 // failure returns the error that the pager reported, once the pager has ended, nil if it
@@ -196,7 +196,7 @@ func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{
 		if from.together != nil {
 			<-from.together
 		}
-		hurry := time.AfterFunc(startTime, func() { _ = p.refuse() }) // it is open, or wait has closed it
+		hurry := time.AfterFunc(startTime, func() { _ = p.refuse() }) // stop is still open, or wait has closed it
 		err := p.wait()
 		hurry.Stop()
 		r.loading.Add(-1)

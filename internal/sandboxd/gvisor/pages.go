@@ -143,7 +143,7 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 	for i, begin := range begins {
 		p := filePart{fd: int(files[i].Fd()), begin: begin, size: sizes[i], end: begin + sizes[i]}
 		switch {
-		case pages && files[i].state != nil: // others are verified
+		case pages && files[i].state != nil: // other files are verified
 			p.sums = fileOf(files[i].state, name)
 			if p.sums == nil || p.sums.Size != p.size {
 				return nil, s.fail(damaged("%s has %d bytes", name, p.size))
@@ -212,7 +212,7 @@ type pageReader struct {
 	parts    []filePart
 	maxRead  uint64
 	parallel int
-	pace     *rate.Limiter // nil: none
+	pace     *rate.Limiter // nil: unlimited
 	buf      []byte
 	dsts     clientFDs
 	queue    []pageRead
@@ -223,8 +223,8 @@ type filePart struct {
 	fd int
 	// It is from begin on, size bytes, and then there are zeros until end.
 	begin, size, end int64
-	grows            bool               // it is locked where it is not written yet
-	sums             *machine.StateFile // nil: it is not verified
+	grows            bool               // its unwritten part is locked
+	sums             *machine.StateFile // nil: not verified
 	seen             []bool             // which blocks are verified
 }
 
@@ -365,7 +365,7 @@ func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return nil, fmt.Errorf("read at %d of %s: %w", first+int64(n), p.name(), err)
-		case m == 0 && p.grows: // it is all there is, or its writer has failed
+		case m == 0 && p.grows: // the end of the file, or its writer has failed
 			return buf[:n], nil
 		case m == 0:
 			return nil, damaged("%s ends at %d instead of %d", p.name(), first+int64(n), last)

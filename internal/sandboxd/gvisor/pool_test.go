@@ -100,7 +100,7 @@ func TestPools(t *testing.T) {
 // machine, or with its own state before it was taken from the pool.
 func TestPool_Identity(t *testing.T) {
 	p := startPool(t, newRuntime(t, t.TempDir()), 3)
-	seen := map[string]map[string]string{} // what, to whose, by value
+	seen := map[string]map[string]string{} // kind of value, value, sandbox
 	for _, name := range []string{"one", "two", "three"} {
 		s := p.create(sandbox.CreateParams{Name: name, Env: map[string]string{"OWNER": name}, VCPUs: 1, MemoryMB: 512})
 		if ran, err := p.ListCommands(sandboxtest.As(p.t.Context(), sandboxtest.Default), s.ID); err != nil || len(ran) > 0 {
@@ -128,7 +128,7 @@ func TestPool_Identity(t *testing.T) {
 		}
 		for script, want := range map[string]string{
 			"hostname; cat /etc/hostname; getent hosts " + name + " | tr -s ' '": name + "\n" + name + "\n127.0.1.1 " + name,
-			"sudo id -u":                     "0", // which looks up its own host
+			"sudo id -u":                     "0", // sudo looks up its own host name
 			"whoami; pwd":                    "vercel-sandbox\n/vercel/sandbox",
 			"ls -A /tmp":                     "",
 			"env | grep -i -e token -e CAY_": "",
@@ -240,7 +240,7 @@ func TestPool_Leak(t *testing.T) {
 		}
 		p.AwaitReady(t, size)
 	}
-	cycle(8) // what is made once
+	cycle(8) // things that are made once
 	before := hostState(t, dir)
 	cycles := seedtest.Rounds(t, 40)
 	cycle(cycles)

@@ -70,7 +70,7 @@ func aboveProgram(f *os.File) (*os.File, error) {
 func ProgramID(program io.ReaderAt) (string, error) {
 	h := sha256.New()
 	if id := linkedID(program); id != nil {
-		h.Write(id) // it is long, and may have slashes
+		h.Write(id) // the id is long, and may contain slashes
 	} else if _, err := io.Copy(h, io.NewSectionReader(program, 0, 1<<62)); err != nil {
 		return "", err
 	}

@@ -41,7 +41,7 @@ func TestProgramID(t *testing.T) {
 		t.Errorf("this program is %q, %v, and from memory %q, %v", own, err, id, err2)
 	}
 	seen := map[string]bool{own: true}
-	for _, other := range [][]byte{nil, program[:1000], []byte("no program")} { // without what the linker says
+	for _, other := range [][]byte{nil, program[:1000], []byte("no program")} { // without the linker's build id
 		id, err := ProgramID(bytes.NewReader(other))
 		if err != nil || seen[id] {
 			t.Errorf("%d bytes are %q, %v", len(other), id, err)

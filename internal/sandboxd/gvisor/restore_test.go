@@ -255,7 +255,7 @@ func TestPager_Confined(t *testing.T) {
 		for _, fd := range fds {
 			link, err := os.Readlink(proc + "fd/" + fd.Name())
 			if n, _ := strconv.Atoi(fd.Name()); err != nil || n >= 8 || !strings.HasPrefix(link, f.dir) {
-				continue // those that follow are of its sentry
+				continue // the following files belong to its sentry
 			}
 			info, err := os.ReadFile(proc + "fdinfo/" + fd.Name())
 			if err != nil {
@@ -428,7 +428,7 @@ func withoutStdio(t *testing.T, do func()) {
 // the machine is being loaded. It returns the machine's pager, which has stopped.
 func killedWhileLoading(t *testing.T, f *forkable, dir string) (machine.Spec, int) {
 	t.Helper()
-	self, err := os.Executable() // by its name: what is called /proc/self/exe is gVisor's
+	self, err := os.Executable() // by path, because gVisor recognizes its own processes by /proc/self/exe
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,8 +493,8 @@ func TestRestore_KilledDaemon(t *testing.T) {
 	}
 	gvisor.AwaitLoaded(adopted)
 	if left := pagers(t, spec.ID); len(left) > 0 {
-		t.Logf("still there: %v", left) // it is about to end
+		t.Logf("still there: %v", left) // the pager is about to end
 	}
-	numbers(t, b, cmd.ID, cursor, last+300) // all of its memory
+	numbers(t, b, cmd.ID, cursor, last+300) // all of the machine's memory is there
 	goesOn(t, "adopted", b, cmd, cursor, last)
 }

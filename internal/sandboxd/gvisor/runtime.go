@@ -228,7 +228,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 		pages = pager.pages
 		defer pages.Close()
 		if from.together == nil {
-			cu.Add(func() { // between the end of the sentry, with which it ends, and that of its cgroup
+			cu.Add(func() { // between the ends of the sentry, which ends the pager, and of its cgroup
 				over()
 				_ = pager.failure() // explain tells
 			})
@@ -268,7 +268,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	if err != nil {
 		return nil, err
 	}
-	if from.hasMemory() { // its guest has listened since before the checkpoint
+	if from.hasMemory() { // the guest has listened since before the checkpoint
 		cu.Release()
 		return in, nil
 	}
@@ -311,7 +311,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		if err != nil {
 			return nil, cay.Errorf(cay.Unavailable, "open image: %w", err)
 		}
-		if len(images) == 0 { // one of all files is enough
+		if len(images) == 0 { // one image with all files is enough
 			if f, err = aboveProgram(f); err != nil {
 				return nil, err
 			}
@@ -353,7 +353,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 	if err != nil {
 		return nil, fmt.Errorf("start sentry: %w%s", err, r.lastWords(spec.ID))
 	}
-	sb.CgroupJSON.Cgroup = nil // what we gave it is not for keeping
+	sb.CgroupJSON.Cgroup = nil // the limits that we passed must not be stored in state.json
 	if into == nil {
 		if err := group.add(sb.Getpid()); err != nil {
 			return nil, errors.Join(fmt.Errorf("move sentry into its cgroup: %w", err), sb.DestroyContainer(spec.ID))

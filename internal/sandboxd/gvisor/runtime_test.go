@@ -194,7 +194,7 @@ func TestReap_HalfStarted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range append(procs, "/sys/fs/cgroup/cgroup.procs") {
-		os.WriteFile(file, []byte(strconv.Itoa(pid)), 0o644) // where there is such a hierarchy
+		os.WriteFile(file, []byte(strconv.Itoa(pid)), 0o644) // where such a hierarchy exists
 	}
 	later := newRuntime(t, dir)
 	if err := later.Reap(t.Context(), in.ID()); err != nil {
@@ -345,7 +345,7 @@ func TestSentry_Powerless(t *testing.T) {
 				}
 			}
 		}
-		root := fmt.Sprintf("/proc/%d/root/", pid) // of the link, what it leads to
+		root := fmt.Sprintf("/proc/%d/root/", pid) // with the slash, the target of the link
 		err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 			if err == nil && !e.IsDir() && path != root+"etc/localtime" {
 				t.Errorf("its root has %s", path)

@@ -225,7 +225,7 @@ head -c 100000000 /dev/zero > /data/big; stat -c %s /data/big; mkdir -p /other; 
 	if _, err := f.Instance.SaveDisk(t.Context(), machine.SaveParams{Dir: dir, Mounts: []string{"/data"}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"x\n", "x\n"} { // whatever the one before did
+	for _, want := range []string{"x\n", "x\n"} { // whatever the earlier machine did
 		spec := f.another()
 		spec.Mounts = append(spec.Mounts[:1:1], machine.Mount{Target: "/data", Drive: &machine.DriveSpec{SizeMB: 8, From: dir, ReadOnly: true}})
 		in, err := f.runtime.Start(t.Context(), spec)
@@ -336,7 +336,7 @@ func TestCheckpoint_KilledWriter(t *testing.T) {
 			if rerr != nil || err != nil && len(left) > 0 {
 				t.Errorf("%s: %v, left %v, %v", name, err, left, rerr)
 			}
-			if err == nil && len(left) > 0 { // the whole of it
+			if err == nil && len(left) > 0 { // then the state must be whole
 				if _, err := machine.VerifyState(t.Context(), p.Dir); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
@@ -469,11 +469,11 @@ func TestCheckpoint_KilledDaemon(t *testing.T) {
 		if err := daemon.Start(); err != nil {
 			t.Fatal(err)
 		}
-		saves := 2 + i%2 // of which the last is cut short
+		saves := 2 + i%2 // the last save is cut short
 		if _, err := io.ReadFull(out, make([]byte, saves*len("saving\n"))); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(after * time.Millisecond) // where it is to be killed
+		<-time.After(after * time.Millisecond) // the moment to kill the daemon
 		if err := daemon.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

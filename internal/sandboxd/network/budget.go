@@ -47,7 +47,7 @@ const (
 	// with this size, because a larger offer later would cost a packet.
 	leastFromGuest = 160 << 10
 	leastToGuest   = 8 << 10
-	leastFromHost  = 48 << 10 // what servers send before they hear from us
+	leastFromHost  = 48 << 10 // the bytes that servers send before our first byte
 	leastToHost    = 16 << 10
 	// At least the sizes that Linux by itself gives a fast connection.
 	mostFromHost = 8 << 20
@@ -67,13 +67,13 @@ const (
 
 // budget counts the bytes that the connections of all links hold, and bounds them.
 type budget struct {
-	size         int64 // of all together, but for what is sure
+	size         int64 // of all shares together, beyond sure
 	each, growth int64 // of a link, at most
-	sure         int64 // of a link, whatever the others have
+	sure         int64 // of a link, however much the other links hold
 
 	mu        sync.Mutex // guards what follows, and the shares
 	used      int64
-	grown     int64 // of it
+	grown     int64 // part of used
 	shares    map[*share]struct{}
 	reclaimed time.Time
 }
@@ -98,7 +98,7 @@ type share struct {
 	of *budget
 
 	used      int64
-	growth    int64 // of it
+	growth    int64 // part of used
 	grown     map[*window]struct{}
 	reclaimed time.Time
 	closed    bool
@@ -255,15 +255,15 @@ func (s *share) reclaim() {
 type window struct {
 	share       *share
 	least, most int64                  // sizes in bytes; least is counted already
-	parts       int64                  // it grows when one part in so many of its size has passed
+	parts       int64                  // the window grows when 1/parts of its size has passed
 	resize      func(size int64) error // makes the socket keep to a size
-	taking      bool                   // what is held has passed, but not arrived
-	held        func() (n int64)       // is what the socket holds
+	taking      bool                   // held bytes have passed already, but not arrived
+	held        func() (n int64)       // returns the bytes that the socket holds
 
 	mu     sync.Mutex // guards what follows
 	size   int64
 	taken  int64 // of the share; size-least, or more if more than size may still be held
-	passed int64 // since its size changed
+	passed int64 // since the last change of size
 	lately int64 // passed since it was last asked to shrink
 	closed bool
 }
@@ -277,7 +277,7 @@ func (w *window) open() error {
 // resizeLocked changes the size.
 func (w *window) resizeLocked(size int64) {
 	w.size, w.passed = size, 0
-	_ = w.resize(size) // what open could do fails only if the socket has ended
+	_ = w.resize(size) // succeeded in open, so it fails only if the socket has ended
 }
 
 // use counts n bytes that have passed through the window.

@@ -141,7 +141,7 @@ func TestBudget_stalled(t *testing.T) {
 	begun := 0
 	for deadline := time.Now().Add(2 * patience); ; time.Sleep(glance) {
 		held, full := opened.memory()
-		if full == begun && begun < n { // a few at a time: a link loses what is too much
+		if full == begun && begun < n { // a few at a time, because a link drops packets beyond its buffer
 			for range 50 {
 				wg.Go(func() {
 					if err := w.stall(ctx, addr); err != nil {
@@ -430,7 +430,7 @@ func TestHostConn_untaken(t *testing.T) {
 		_, err := conn.Write(message)
 		wrote <- errors.Join(err, conn.(*gonet.TCPConn).CloseWrite())
 	}()
-	for sent < 256<<10 { // what is left fits into the kernel
+	for sent < 256<<10 { // the rest fits into the kernel's buffers
 
 		n, err := server.Read(make([]byte, 4<<10))
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	dialTimeout = 10 * time.Second // to a destination, all of its addresses together
+	dialTimeout = 10 * time.Second // to a destination, all its addresses together
 	dialAtLeast = 2 * time.Second  // for an address, if there are more
 	maxAttempts = 4                // addresses of a name
 )
@@ -54,7 +54,7 @@ func (l *Link) dialName(ctx context.Context, t target) (net.Conn, error) {
 	allowed, denied := l.screen(t, addrs)
 	switch {
 	case len(addrs) > 0 && (len(allowed) == 0 || proxy != nil && denied != nil):
-		return nil, denied // which of its addresses a proxy would take is not for us to say
+		return nil, denied // the proxy would choose among the addresses, so all must be allowed
 	case proxy != nil:
 		if d := t.judge(netip.AddrPort{}); d.Verdict != policy.Allow {
 			return nil, &errDenied{d}

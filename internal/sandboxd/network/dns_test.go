@@ -46,7 +46,7 @@ func TestDNS(t *testing.T) {
 		qtype  uint16
 		rcode  int
 		addrs  []string
-		rule   string // of the denial, if there is one
+		rule   string // of the denial, if the query is denied
 		says   string // the extended error
 		silent bool   // nothing may go to the name servers
 	}{
@@ -192,7 +192,7 @@ func server(t *testing.T, handle dns.HandlerFunc) string {
 		if pc, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
 			t.Fatal(err)
 		}
-		if ln, err = net.Listen("tcp", pc.LocalAddr().String()); err != nil { // it is somebody's
+		if ln, err = net.Listen("tcp", pc.LocalAddr().String()); err != nil { // the TCP port is taken
 			ln = nil
 			pc.Close()
 		}

@@ -94,7 +94,7 @@ func TestEndpoint_FullPeer(t *testing.T) {
 			t.Fatalf("WritePackets = %d, %v", n, err)
 		}
 	}
-	for range 2 * socketBuffer / MTU { // twice what there is room for
+	for range 2 * socketBuffer / MTU { // twice the size of the buffer
 		send()
 	}
 	received := 0

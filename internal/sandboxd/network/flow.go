@@ -18,20 +18,20 @@ type flow struct {
 	link   *Link
 	dst    netip.AddrPort // where the guest's packets go
 	begun  time.Time
-	ctx    context.Context // ends with the flow, and with its cause
+	ctx    context.Context // ends with the flow, with the flow's end as cause
 	cancel context.CancelCauseFunc
-	guest  *guestConn // of TCP; set before anything is sent to it, by whoever leaves
-	floor  int64      // bytes that it counts, beside what its windows have grown by
+	guest  *guestConn // of TCP; set before anything is sent to the guest
+	floor  int64      // bytes counted for the flow, without the growth of its windows
 
 	ingress, egress atomic.Int64 // payload bytes
 
 	mu    sync.Mutex // guards what follows
 	known facts
-	rule  string // what let it pass
-	seq   int64  // of its record; 0 before it opened, and if that was left out
+	rule  string // the rule that let the flow pass
+	seq   int64  // of the flow's record; 0 before it opened, and if the record was left out
 	open  bool   // it has opened
 	conns []net.Conn
-	out   *hostConn // the last of them, if it is one
+	out   *hostConn // the last dialled connection, if it is a hostConn
 	done  bool
 }
 
@@ -47,7 +47,7 @@ type facts struct {
 type stage int
 
 const (
-	waiting   stage = iota // nothing has left: it is read, resolved, or told why not
+	waiting   stage = iota // nothing has left: the connection is read, resolved, or refused
 	addressed              // dialled as the guest addressed it
 	named                  // dialled by name, and passed on unread
 	opened                 // requests are read, each is decided by itself
@@ -136,7 +136,7 @@ func (f *flow) close(cause error) {
 		out := f.out
 		f.mu.Unlock()
 		if cause != nil && out != nil {
-			out.reset() // with what the server has not taken
+			out.reset() // with the bytes that the server has not taken
 		}
 		return
 	}

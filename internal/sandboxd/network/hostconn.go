@@ -34,7 +34,7 @@ type hostConn struct {
 
 	closing  sync.Once
 	releases sync.Once
-	gone     chan struct{} // closed when the kernel holds nothing of it any more
+	gone     chan struct{} // closed when the kernel holds no bytes of the connection any more
 }
 
 // dial connects to an address by TCP.
@@ -204,7 +204,7 @@ func (c *hostConn) Close() (err error) {
 			err = c.release(false)
 			return
 		}
-		err = c.SetReadDeadline(time.Unix(1, 0)) // for whoever waits in it
+		err = c.SetReadDeadline(time.Unix(1, 0)) // wakes waiting readers
 	})
 	return err
 }
@@ -222,7 +222,7 @@ func (c *hostConn) drain() {
 		case <-time.After(pause):
 		}
 		if n, err := c.unsent(); err != nil || n <= 1 {
-			_ = c.release(true) // nobody waits to hear
+			_ = c.release(true) // nobody waits for the error
 			return
 		}
 	}

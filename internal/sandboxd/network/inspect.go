@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	sniffTimeout = 10 * time.Second // for a guest to say what it wants
+	sniffTimeout = 10 * time.Second // for a guest to send its first bytes
 	maxHTTPHead  = 16 << 10         // bytes read to find a Host that only a proxy needs
 )
 

@@ -111,7 +111,7 @@ func (e *Egress) blockedAddr(dst netip.AddrPort) policy.Decision {
 	ip := dst.Addr().Unmap()
 	rule := host.why(ip, e.cfg.AllowRanges)
 	switch {
-	case linkRange.Contains(ip): // whatever else the operator allows
+	case linkRange.Contains(ip): // whatever ranges the operator allows
 		rule = "blocked range " + linkRange.String()
 	case e.isDaemon(ip, dst.Port()):
 		return policy.Decision{Rule: "blocked address of the daemon", Reason: fmt.Sprintf("%v is where this daemon serves, which is not for sandboxes", dst)}

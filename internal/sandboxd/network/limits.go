@@ -15,7 +15,7 @@ import (
 
 // Default limits of a sandbox.
 const (
-	DefaultConnections          = 2048 // open at one time
+	DefaultConnections          = 2048 // open at the same time
 	DefaultConnectionsPerSecond = 1000 // opened, after a burst of as many
 )
 
@@ -64,7 +64,7 @@ type meter struct {
 // direction is payload to the guest, or from it.
 type direction struct {
 	bytes atomic.Int64 // that have passed, of earlier links too
-	base  atomic.Int64 // those of earlier links
+	base  atomic.Int64 // bytes of earlier links
 	pace  *rate.Limiter
 }
 

@@ -49,8 +49,8 @@ const (
 
 	udpIdle      = 60 * time.Second // a UDP flow without traffic ends
 	socketBuffer = 4 << 20          // bytes queued in the socketpair each way
-	maxRefusals  = 256              // connection attempts being answered beyond those that may be open
-	maxInbound   = 2048             // connections to what the guest serves to others
+	maxRefusals  = 256              // connection attempts being answered beyond the limit of open connections
+	maxInbound   = 2048             // connections to ports of the guest
 
 	// The first and largest buffer sizes, in our stack, of connections that carry no
 	// traffic of the sandbox; the buffers of other connections are bounded by windows.
@@ -67,21 +67,21 @@ var linkRange = netip.PrefixFrom(GatewayAddr, PrefixLen).Masked()
 // Link is the daemon's end of a guest's network. Create it with Egress.NewLink;
 // Close frees all it holds and ends every flow.
 type Link struct {
-	machine  string // whose it is
+	machine  string // the machine's id
 	egress   *Egress
 	log      *slog.Logger
 	stack    *stack.Stack
 	endpoint *endpoint
 
 	policy  atomic.Pointer[policy.Policy]
-	handler atomic.Pointer[machine.OutboundHandler] // nil: none
+	handler atomic.Pointer[machine.OutboundHandler] // nil: no handler
 	limits  atomic.Pointer[sandbox.NetworkLimits]   // in effect
 	rate    *rate.Limiter                           // of new flows
 	meter   *meter
-	share   *share // of what connections may hold
+	share   *share // bytes that connections may hold
 	records *recorder
-	queries chan struct{} // one for each DNS query under way
-	lookups chan struct{} // one for each of them, and each connection by name, that asks the resolver
+	queries chan struct{} // an element for each DNS query under way
+	lookups chan struct{} // an element for each lookup in progress, by a DNS query or by a connection
 	servers *servers      // that requests went to
 
 	ready     chan struct{}
@@ -91,7 +91,7 @@ type Link struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup // goroutines of flows
 
-	update sync.Mutex // one change of policy at a time
+	update sync.Mutex // held during a change of policy
 
 	mu      sync.Mutex // guards what follows
 	flows   map[*flow]struct{}

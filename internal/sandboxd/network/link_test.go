@@ -408,7 +408,7 @@ func TestLink_SlowReader(t *testing.T) {
 		} else {
 			written += int64(n)
 		}
-		turn(tick, tock) // lets each message be a segment of its own
+		turn(tick, tock) // makes each message a segment of its own
 	}
 	if dropped.Value() == 0 {
 		t.Fatal("nothing was dropped: this tests nothing")

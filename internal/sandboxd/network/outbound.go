@@ -43,7 +43,7 @@ func (l *Link) handles(dst netip.AddrPort) bool {
 // greeting is the beginning of a client's connection.
 type greeting struct {
 	protocol sniff.Protocol
-	name     string // clean; empty if it names none
+	name     string // clean; empty if the client sends no name
 	read     []byte // all that was read
 	err      error  // of reading
 }

@@ -22,13 +22,13 @@ import (
 // The name alone, which the daemon resolves, decides where TLS connections go.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	evil := at(networktest.Other, 443) // what a guest pins that wants out
+	evil := at(networktest.Other, 443) // the address that a guest pins to get out
 	for _, tt := range []struct {
 		name   string
 		policy sandbox.Network
 		addr   string
 		sni    string
-		want   string   // what answered, "alert" or "reset"
+		want   string   // the server that answered, "alert" or "reset"
 		dials  []string // all that left
 		rule   string   // of the denial
 	}{
@@ -256,7 +256,7 @@ func TestPostgres(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := openWorld(t, tt.policy)
-			conn, err := w.dial(t, at(networktest.Other, 5432)) // its name is what counts
+			conn, err := w.dial(t, at(networktest.Other, 5432)) // the name in the hello decides
 			if err != nil {
 				t.Fatal(err)
 			}

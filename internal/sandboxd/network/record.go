@@ -33,7 +33,7 @@ type recorder struct {
 	omitted int // records since the last summary that had no place
 	denied  int // of them
 	last    sandbox.Flow
-	timer   *time.Timer // for the summary; nil if none is due
+	timer   *time.Timer // for the summary; nil if no summary is due
 	closed  bool
 	recent  *lru.Cache[string, time.Time] // denials that repeat
 }

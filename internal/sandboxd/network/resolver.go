@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	lookupTimeout   = 10 * time.Second // for one name, all servers together
-	exchangeTimeout = 3 * time.Second  // for one answer of one server
-	maxExchanges    = 512              // at one time, of all sandboxes
-	maxLookups      = 32               // of those, of one sandbox
+	lookupTimeout   = 10 * time.Second // for a name, all servers together
+	exchangeTimeout = 3 * time.Second  // for an answer of one server
+	maxExchanges    = 512              // at the same time, of all sandboxes
+	maxLookups      = 32               // part of maxExchanges, of one sandbox
 	maxNames        = 4096             // in the cache
-	maxAddresses    = 64               // of one name
+	maxAddresses    = 64               // of a name
 	maxAliases      = 16               // a chain of CNAMEs
 
 	minTTL      = time.Second
@@ -44,7 +44,7 @@ type resolver struct {
 
 	lookupTimeout, exchangeTimeout time.Duration // longer in tests
 
-	slots   chan struct{} // one for each exchange under way
+	slots   chan struct{} // an element for each exchange under way
 	cache   *lru.Cache[string, answer]
 	lookups singleflight.Group
 

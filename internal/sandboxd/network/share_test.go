@@ -21,7 +21,7 @@ func TestDNS_share(t *testing.T) {
 		}
 		w.WriteMsg(reply(t, q, q.Question[0].Name+" 60 IN A 93.184.0.10"))
 	})
-	defer close(gate) // before the end of those that wait for answers
+	defer close(gate) // before the end of the goroutines that wait for answers
 	e := openEgress(t, EgressConfig{Nameservers: []string{nameserver}})
 	e.resolver.lookupTimeout, e.resolver.exchangeTimeout = 2*patience, 2*patience
 	greedy, guest := join(t, e, allowAll())

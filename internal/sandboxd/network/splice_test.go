@@ -263,7 +263,7 @@ func TestSplice_portAgain(t *testing.T) {
 		}
 		conn, err := again()
 		for err != nil && ctx.Err() == nil {
-			conn, err = again() // an end of the last one may linger for a moment
+			conn, err = again() // the end of the last connection may take a moment
 		}
 		cancel()
 		if err != nil {

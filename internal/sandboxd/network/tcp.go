@@ -32,7 +32,7 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 		r.Complete(true)
 		return
 	}
-	protocol, dns := "tcp", dst.Port() == dnsPort // names are resolved by us, whoever is asked
+	protocol, dns := "tcp", dst.Port() == dnsPort // the daemon resolves names, whichever name server the guest asks
 	if dns {
 		protocol = "dns"
 	}

@@ -17,9 +17,9 @@ const (
 	// TokenHeader carries it in requests of programs.
 	TokenHeader = "Cay-Preview-Token"
 
-	cookiePrefix = "cay_" // of the names of all our cookies
+	cookiePrefix = "cay_" // of the names of all of cay's cookies
 	cookieName   = cookiePrefix + "preview"
-	hostPrefix   = "__Host-" // what browsers take only from https, and for one host
+	hostPrefix   = "__Host-" // browsers accept this prefix only from https, and for one host
 
 	maxToken   = 1024 // bytes
 	maxCookies = 4    // of our name that are looked at

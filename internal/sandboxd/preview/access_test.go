@@ -346,7 +346,7 @@ func TestCrossOrigin(t *testing.T) {
 			if resp.StatusCode != tt.status {
 				t.Errorf("%d %q", resp.StatusCode, body)
 			}
-			if tt.status == 403 { // who has the token itself may do it from anywhere
+			if tt.status == 403 { // a client that has the token itself may do it from anywhere
 				resp, body := f.do(f.request(tt.method, closed, "/", nil, append(tt.headers, "Cay-Preview-Token", "token-of-closed")...))
 				if resp.StatusCode != 200 {
 					t.Errorf("with a token: %d %q", resp.StatusCode, body)

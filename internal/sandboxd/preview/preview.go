@@ -287,7 +287,7 @@ func (h *Handler) serve(w *recorder, r *http.Request, v *visit) {
 	if !h.admit(w, r, v) {
 		return
 	}
-	if target.Asleep { // only who is admitted wakes it
+	if target.Asleep { // only an admitted visitor wakes the sandbox
 		if !lookUp(h.cfg.Targets.WakePreview) {
 			return
 		}

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { leaktest.Main(m) }
 // The labels of every test.
 const (
 	open    = "open"    // a public port
-	closed  = "closed"  // a private one
-	other   = "other"   // a private one of somebody else
+	closed  = "closed"  // a private port
+	other   = "other"   // a private port of another team
 	idle    = "idle"    // a port nothing listens on
 	removed = "removed" // a port that was removed
 	paused  = "paused"

@@ -63,7 +63,7 @@ func newProxy(h *Handler) *proxy {
 		Rewrite:        p.rewrite,
 		ModifyResponse: modifyResponse,
 		ErrorHandler:   p.failed,
-		FlushInterval:  -1, // what a guest sends is on its way at once
+		FlushInterval:  -1, // bytes from a guest are sent at once
 		BufferPool:     buffers{},
 		ErrorLog:       slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
@@ -120,7 +120,7 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	out.URL.Scheme, out.URL.Host = "http", v.label
 	out.URL.RawQuery = p.h.cleanQuery(pr.In.URL.RawQuery)
-	out.Trailer = pr.In.Trailer // whose values come with the end of the body
+	out.Trailer = pr.In.Trailer // its values come with the end of the body
 	if out.Body != nil {
 		out.Body = v.body
 	}

@@ -20,7 +20,7 @@ type clientCall struct {
 	name string
 	do   func(ctx context.Context, c *sandbox.Client) (any, error)
 	want []any // arguments the service got
-	give any   // what the client returns; nil: nothing
+	give any   // result of the client's method; nil: none
 }
 
 // Every method's arguments reach the service as they were given, and its
@@ -45,7 +45,7 @@ func TestClient_Calls(t *testing.T) {
 		SnapshotID: &snapshotID, SnapshotExpiration: &never, Retention: &sandbox.Retention{},
 	}
 	command := sandbox.CommandParams{Argv: []string{"sh", "-c", "a\tb"}, Env: map[string]string{"E": "1"}, WorkDir: "w", User: "u", Sudo: true, Timeout: sandbox.Duration(time.Second), Stdin: true, PTY: &sandbox.WindowSize{Cols: 80, Rows: 24}, IdempotencyKey: "key"}
-	const bad = "/tmp/\xff\x00 ä?&%2e" // bytes that are no UTF-8 must arrive as they are
+	const bad = "/tmp/\xff\x00 ä?&%2e" // bytes that are not UTF-8 must arrive unchanged
 
 	tests := append([]clientCall{
 		{"Create", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Create(ctx, create) }, []any{create}, someSandbox()},

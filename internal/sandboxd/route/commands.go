@@ -145,7 +145,7 @@ func (h *routes) handleOutput(w http.ResponseWriter, r *http.Request) error {
 	if !raw {
 		return api.ServeLines(w, r, ownEvents{out}, &eventEncoder{})
 	}
-	defer out.Close() // of a stream that is at its end, or given up
+	defer out.Close() // the stream is at its end, or given up
 	setForeign(w.Header(), wire.TypeBytes)
 	w.WriteHeader(http.StatusOK)
 	buf, free := api.Buffer()

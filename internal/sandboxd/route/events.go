@@ -28,7 +28,7 @@ const maxChunk = 32 << 10
 // wrote in two pieces is put together again, if both come at about the same
 // time, so that its line is text.
 type eventEncoder struct {
-	held sandbox.Event // the first bytes of a character; empty Data if none
+	held sandbox.Event // the first bytes of a character; empty Data if there are none
 }
 
 func (e *eventEncoder) Held() bool { return len(e.held.Data) > 0 }

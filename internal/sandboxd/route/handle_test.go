@@ -188,7 +188,7 @@ func tree(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	for i, name := range []string{"file", "sub/run.sh", "sub/ä\xff", "big", "sub/empty", "sub"} { // sub last, whose time the others change
+	for i, name := range []string{"file", "sub/run.sh", "sub/ä\xff", "big", "sub/empty", "sub"} { // sub last, because writing the files in it changes its time
 		when := someTime.Truncate(time.Second).Add(time.Duration(i)*time.Minute + 123_456_789)
 		if err := os.Chtimes(filepath.Join(dir, name), when, when); err != nil {
 			t.Fatal(err)

@@ -42,7 +42,7 @@ func TestClient_ErrorCodes(t *testing.T) {
 			events := someEvents()[:3]
 			rec.output = func(ctx context.Context) (sandbox.Output, error) {
 				was := events
-				events = nil // who attaches again has them
+				events = nil // a client that attaches again has read them
 				return newFixedStream(ctx, error(want), was...), nil
 			}
 			got, err := collectAll(c.Exec(t.Context(), "s", sandbox.CommandParams{Argv: []string{"a"}}))

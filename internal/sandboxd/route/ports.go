@@ -96,7 +96,7 @@ func join(w http.ResponseWriter, r *http.Request, open func() (net.Conn, error))
 	if err != nil {
 		return err
 	}
-	defer guest.Close() // whatever it says, nobody uses it any more
+	defer guest.Close() // the error does not matter: the connection is not used any more
 
 	header := w.Header()
 	header.Set("Connection", "Upgrade")

@@ -311,7 +311,7 @@ func echo(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	inside, err := l.Accept() // before the listener is closed, which resets what it has not accepted
+	inside, err := l.Accept() // before the listener is closed, which resets pending connections
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

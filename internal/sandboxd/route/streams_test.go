@@ -123,7 +123,7 @@ func TestClient_OutputReattaches(t *testing.T) {
 	for i := range text {
 		text[i] = "abcdefghij"[i/7%10]
 	}
-	next := make(chan struct{}) // lets one more chunk go
+	next := make(chan struct{}) // releases another chunk
 	rec.output = func(ctx context.Context) (sandbox.Output, error) {
 		rec.mu.Lock()
 		last := rec.calls[len(rec.calls)-1]
@@ -182,7 +182,7 @@ func TestClient_HibernatedReattaches(t *testing.T) {
 	hibernated := cay.Errorf(cay.Unavailable, "the sandbox was hibernated")
 	setup := func(t *testing.T) (c *sandbox.Client, rec *recorder, calls *atomic.Int32) {
 		c, rec, _ = dialRecorder(t)
-		calls = new(atomic.Int32) // of what would let it go on
+		calls = new(atomic.Int32) // calls that would wake the sandbox
 		var looks atomic.Int32
 		rec.status = func() sandbox.Status {
 			if looks.Add(1) == 3 {

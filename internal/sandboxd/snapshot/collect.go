@@ -13,7 +13,7 @@ import (
 // Report is the result of Collect.
 type Report struct {
 	Removed []string // ids of snapshots that were not live
-	Bytes   int64    // of these and of what else was removed
+	Bytes   int64    // of the removed snapshots and leftovers
 	Missing []string // ids of live snapshots that are not there
 }
 

@@ -70,7 +70,7 @@ func TestFixture(t *testing.T) {
 	for name, want := range map[string]string{
 		"./":                           "5 755 0:0",
 		dir:                            "5 755 1000:1000",
-		dir + "hard":                   "", // one of the two links the other
+		dir + "hard":                   "", // either name is a link to the other
 		dir + "sym":                    "2 777 0:0 -> a b/ü",
 		dir + "fifo":                   "6 644 0:0",
 		dir + "null":                   "3 644 0:0 1,3",

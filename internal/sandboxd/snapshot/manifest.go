@@ -55,9 +55,9 @@ type Manifest struct {
 	Kind      Kind      `json:"kind"`
 	CreatedAt time.Time `json:"created_at"` // UTC
 
-	Source string `json:"source,omitempty"` // the sandbox it is of
+	Source string `json:"source,omitempty"` // the sandbox that was saved
 	Parent string `json:"parent,omitempty"` // the snapshot that sandbox was made from
-	Origin string `json:"origin,omitempty"` // of an imported one: its id where it was exported
+	Origin string `json:"origin,omitempty"` // of an imported snapshot: its id where it was exported
 
 	Image    string    `json:"image"` // digest
 	Runtimes []Runtime `json:"runtimes,omitempty"`
@@ -77,7 +77,7 @@ type Build struct {
 	// so no other program can restore it: the runtime compares the IDs. Only snapshots of
 	// the kind Memory have an ID.
 	ID     string `json:"id,omitempty"`
-	Cay    string `json:"cay"`              // its version, for people
+	Cay    string `json:"cay"`              // cay's version, for people
 	GVisor string `json:"gvisor,omitempty"` // likewise
 	Arch   string `json:"arch"`             // as in GOARCH
 }
@@ -98,7 +98,7 @@ func ThisBuild() Build {
 // Guest holds the settings that a sandbox should find unchanged when it continues
 // elsewhere. The store does not interpret them.
 type Guest struct {
-	Image   string            `json:"image,omitempty"` // what the image was called
+	Image   string            `json:"image,omitempty"` // the image's name
 	User    string            `json:"user,omitempty"`
 	WorkDir string            `json:"workdir,omitempty"`
 	Env     map[string]string `json:"env,omitempty"` // of the image and the runtime
@@ -222,7 +222,7 @@ func (m *Manifest) check() error {
 	case isMemory != (m.MemoryMB > 0) || m.MemoryMB < 0:
 		return bad("memory size", m.MemoryMB)
 	case m.Guest != nil && !m.Guest.Fits(m.Kind):
-		return cay.Errorf(cay.Invalid, "the manifest of the snapshot %s says of its guest what does not fit", m.ID) // not what: it is secret
+		return cay.Errorf(cay.Invalid, "the manifest of the snapshot %s says of its guest what does not fit", m.ID) // the value is secret, so the error does not name it
 	case isMemory != (m.Build.ID != "") || !isText(m.Build.ID) || !isText(m.Build.Cay) || !isText(m.Build.GVisor) || !isText(m.Build.Arch):
 		return bad("build", m.Build)
 	case len(m.Runtimes) > maxFiles || len(m.Files) > maxFiles:

@@ -85,7 +85,7 @@ func writeArchive(ctx context.Context, w io.Writer, up *os.File, name string, fo
 // packer writes files to an archive, by descriptors and following no links, as
 // copier does.
 type packer struct {
-	ctx   context.Context // of the one request
+	ctx   context.Context // of the request
 	tw    *tar.Writer
 	links map[fileID]string
 }

@@ -29,11 +29,11 @@ type command struct {
 	info  sandbox.Command // as shown; ID to StartedAt never change
 	log   *outputLog
 	stdio *stdio
-	stdin *stdin // nil if there is none
+	stdin *stdin // nil without standard input
 	done  chan struct{}
 	// timeoutSignal is CommandParams.TimeoutSignal, 0 if it was not given.
 	timeoutSignal syscall.Signal
-	hidden        bool // nobody is told of it, and it is forgotten when it ends
+	hidden        bool // the command is not listed, and is forgotten at its end
 
 	mu       sync.Mutex // guards what follows
 	exited   bool
@@ -211,8 +211,8 @@ func (c *command) describe() sandbox.Command {
 // pipeReaders read the output of a command.
 type pipeReaders struct {
 	ended    chan struct{} // closed when all pipes have ended
-	hurried  chan struct{} // closed when what they bring waits for room no more
-	caughtUp chan struct{} // closed when what was in them at that time was read
+	hurried  chan struct{} // closed when output may no longer wait for room in the log
+	caughtUp chan struct{} // closed when the bytes that were in the pipes at catchUp are read
 }
 
 // past is a deadline in the past.
@@ -255,7 +255,7 @@ func (s *Server) pump(c *command) *pipeReaders {
 				close(p.ended)
 			}
 			if !c.stdio.tty { // a terminal may still be typed to
-				f.Close() // nobody waits for that
+				f.Close() // nobody waits for the close
 			}
 		})
 	}
@@ -351,7 +351,7 @@ func (c *command) readSome(kind guest.Kind, conn syscall.RawConn, hurried <-chan
 		return 0, err
 	case readErr == syscall.EAGAIN:
 		return 0, nil
-	case readErr != nil || n <= 0: // a terminal ends with EIO when the last program lets go of it
+	case readErr != nil || n <= 0: // a terminal ends with EIO when the last program closes it
 		readBuffers.Put(buf)
 		return 0, io.EOF
 	}

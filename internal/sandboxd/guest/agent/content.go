@@ -278,7 +278,7 @@ func (f *atomicFile) commit() (*unix.Stat_t, error) {
 // abort removes the file unless it was committed, and frees all resources.
 func (f *atomicFile) abort() {
 	if f.file >= 0 {
-		_ = f.file.Close() // it is removed
+		_ = f.file.Close() // the file is removed below
 	}
 	if !f.done {
 		_ = unix.Unlinkat(f.dir, f.tmp, 0) // gone is gone
@@ -358,7 +358,7 @@ func makeDir(dir string, mode uint32, own owner) error {
 		err = unix.Chmod(dir, mode)
 	}
 	if err != nil {
-		_ = unix.Rmdir(dir) // it is empty, or somebody else's by now
+		_ = unix.Rmdir(dir) // the directory is empty, or in other use by now
 	}
 	return err
 }

@@ -73,7 +73,7 @@ type fileID struct{ dev, ino uint64 }
 const maxLinks = 1 << 16
 
 type copier struct {
-	ctx   context.Context // of the one copyTree
+	ctx   context.Context // of the copyTree call
 	top   *os.File        // the directory the copy is made in
 	links map[fileID]string
 }
@@ -214,7 +214,7 @@ func (c *copier) copyBytes(to, from *os.File, size int64) error {
 	pooled := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(pooled)
 	buf := *pooled
-	dataEnd := int64(0) // up to here it is known to be no hole
+	dataEnd := int64(0) // no hole before this offset
 	for at := int64(0); at < size; {
 		if err := c.ctx.Err(); err != nil {
 			return &begunError{err}

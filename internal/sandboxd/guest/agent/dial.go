@@ -93,7 +93,7 @@ func (s *Server) relay(daemon, program net.Conn) {
 		if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
 			err = half.CloseWrite()
 		}
-		if err != nil { // one is broken: so is the other
+		if err != nil { // one connection is broken, so the other must be, too
 			daemon.Close()
 			program.Close()
 		}

@@ -47,7 +47,7 @@ func echo(conn net.Conn) {
 	if err == nil {
 		_, err = conn.Write(append([]byte("you said "), data...))
 	}
-	_ = err // the test sees what is missing
+	_ = err // the test notices missing bytes
 }
 
 func TestDial(t *testing.T) {
@@ -93,7 +93,7 @@ func TestDial_greeting(t *testing.T) {
 func TestDial_refused(t *testing.T) {
 	t.Parallel()
 	c, _ := serve(t, func(c *agent.Config) { c.Limits.Relays = 1 })
-	const free = 1 // one that was closed could be another test's by now
+	const free = 1 // a closed port could be another test's by now
 	if _, err := c.Dial(t.Context(), free); cay.CodeOf(err) != cay.Unavailable {
 		t.Errorf("nothing listens: %v", err)
 	}

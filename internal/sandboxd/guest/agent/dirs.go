@@ -46,7 +46,7 @@ func openDir(at int, name string, follow bool) (*os.File, error) {
 // openBeneath opens a directory below root. It follows links, but refuses those
 // that lead out of it, or are absolute, unless root is the whole of all files.
 func openBeneath(root *os.File, name string, whole bool) (*os.File, error) {
-	var stack []*os.File // from below root to where it is
+	var stack []*os.File // the open directories from root down to the current one
 	top := func() *os.File {
 		if len(stack) == 0 {
 			return root
@@ -140,7 +140,7 @@ func removeAt(ctx context.Context, dir *os.File, name string) error {
 	sub, openErr := openDir(int(dir.Fd()), name, false)
 	if openErr != nil {
 		if openErr == unix.ENOTDIR || openErr == unix.ELOOP {
-			return err // no directory: it is that which must not be removed
+			return err // not a directory: unlinking itself failed
 		}
 		return openErr
 	}

@@ -70,9 +70,9 @@ func (s *Server) handleExtract(w http.ResponseWriter, r *http.Request) error {
 // An archive is a stream, so an error may appear when half of it is unpacked. The
 // unpacked files stay, because many of them may have replaced earlier files.
 type extractor struct {
-	ctx         context.Context // of the one request
+	ctx         context.Context // of the request
 	root        *os.File
-	whole       bool // root is that of all files, out of which nothing leads
+	whole       bool // root is the machine's /, which no path can leave
 	own         owner
 	keepOwner   bool
 	contentOnly bool
@@ -95,7 +95,7 @@ type enteredDir struct {
 	name     string
 	file     *os.File
 	fd       int  // of file, which Fd would make blocking each time
-	inMemory bool // what files in it hold is in memory
+	inMemory bool // files in it have their content in memory
 }
 
 // maxEntered bounds how many directories are kept open.
@@ -450,7 +450,7 @@ func (x *extractor) makeLink(dir int, base string, h *tar.Header) error {
 		return err
 	}
 	if unix.Fstatat(dir, base, &old, unix.AT_SYMLINK_NOFOLLOW) == nil && old.Ino == st.Ino && old.Dev == st.Dev {
-		return nil // it is that link already
+		return nil // the link exists already
 	}
 	if err := unlinkOld(dir, base); err != nil {
 		return err

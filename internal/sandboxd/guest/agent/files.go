@@ -105,7 +105,7 @@ func statAt(dir int, name string) (guest.FileEntry, error) {
 	entry := entryOf(&st, name)
 	if entry.Type == sandbox.TypeSymlink {
 		target, err := readlinkat(dir, name)
-		if err != nil && err != unix.EINVAL { // EINVAL: replaced by something else since
+		if err != nil && err != unix.EINVAL { // EINVAL: replaced by a file of another type since
 			return guest.FileEntry{}, err
 		}
 		entry.Target = []byte(target)

@@ -75,11 +75,11 @@ func (s *Server) clone(ctx context.Context, req guest.SourceRequest, real, dir s
 // git runs git in one directory.
 type git struct {
 	s      *Server
-	ctx    context.Context // of the one request
+	ctx    context.Context // of the request
 	dir    string
 	url    string            // without a user
-	env    map[string]string // of all
-	secret map[string]string // what those that speak with the server have besides
+	env    map[string]string // of all git commands
+	secret map[string]string // added for commands that connect to the server
 	helper []string          // their options
 }
 
@@ -154,8 +154,8 @@ var unreachable = sync.OnceValue(func() *regexp.Regexp {
 // target is the revision to be checked out.
 type target struct {
 	want   string // to fetch: a ref or the id of a commit; empty: the repository has nothing
-	branch string // the name of the branch; empty: it is none
-	commit string // to check out, if it is no branch
+	branch string // the branch's name; empty: not a branch
+	commit string // commit to check out, if it is not a branch
 }
 
 // target resolves a revision.

@@ -54,7 +54,7 @@ func parseGlob(pattern string) ([]string, error) {
 	var elems []string
 	for elem := range strings.SplitSeq(strings.Trim(pattern, "/"), "/") {
 		if elem == "**" && len(elems) > 0 && elems[len(elems)-1] == "**" {
-			continue // two match what one does
+			continue // two stars match the same as one
 		}
 		if !doublestar.ValidatePattern(elem) {
 			return nil, cay.Errorf(cay.Invalid, "pattern %s: the element %s is malformed", quote(pattern), quote(elem)).
@@ -96,7 +96,7 @@ func alternatives(pattern string) int {
 }
 
 type globber struct {
-	ctx   context.Context // of the one request
+	ctx   context.Context // of the request
 	root  string
 	found map[string]struct{}
 	bytes int

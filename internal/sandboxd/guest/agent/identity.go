@@ -112,10 +112,10 @@ func (s *Server) identify(before *self, req guest.IdentityRequest, token [sha256
 	set(&next.user, req.User)
 	set(&next.workDir, req.WorkDir)
 	who := guest.Identity{Sandbox: req.Sandbox, BootID: rand.Text(), Hostname: req.Hostname, MachineID: req.MachineID, Nameserver: before.Nameserver}
-	if req == before.request { // what failed is tried again
+	if req == before.request { // a failed request is repeated
 		who = before.Identity
 	}
-	if before.Sandbox == "" { // what ran here until now is nobody's to see
+	if before.Sandbox == "" { // commands from before the machine had a sandbox are shown to nobody
 		s.table.forget()
 	}
 	// The token changes first: files may take their time.

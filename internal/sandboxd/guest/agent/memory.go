@@ -25,7 +25,7 @@ type memory struct {
 	look func() (memoryUse, error) // nil: the machine is not the agent's
 
 	mu     sync.Mutex // guards what follows
-	credit int64      // bytes that may be taken before it is looked again
+	credit int64      // bytes that may be taken before the next look
 }
 
 // memoryUse says where a machine's memory is, in bytes.
@@ -163,7 +163,7 @@ func (t *taking) takeContent(ctx context.Context, n int64) error {
 
 // takingReader takes memory for the bytes that are read.
 type takingReader struct {
-	ctx    context.Context // of the one request
+	ctx    context.Context // of the request
 	r      io.Reader
 	taking *taking
 }

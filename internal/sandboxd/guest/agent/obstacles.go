@@ -57,12 +57,12 @@ func obstacles(proc string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ip map[string]bool // read once it is needed
+	var ip map[string]bool // read when needed
 	for _, ns := range others {
 		if len(found) >= guest.MaxObstacles {
 			break
 		}
-		used := len(ns.pids) == 0 // its interfaces can be looked at only from inside
+		used := len(ns.pids) == 0 // the interfaces of a namespace can be listed only from inside
 		for i, pid := range ns.pids {
 			if i == 0 {
 				used = carried(filepath.Join(proc, strconv.Itoa(pid), "net/dev"))
@@ -85,7 +85,7 @@ func obstacles(proc string) ([]string, error) {
 // namespace is a network namespace other than the first.
 type namespace struct {
 	pids []int  // of the processes in it
-	path string // where it is mounted, if no process is in it
+	path string // its mount point, if no process is in it
 }
 
 func (ns *namespace) String() string {

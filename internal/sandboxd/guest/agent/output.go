@@ -29,7 +29,7 @@ type outputs struct {
 	total    int64      // bytes kept, with bookkeeping
 	running  map[*outputLog]struct{}
 	finished []*outputLog  // longest finished first
-	changed  chan struct{} // closed when a writer may find room; nil if none waits
+	changed  chan struct{} // closed when a writer may find room; nil if no writer waits
 }
 
 const (
@@ -62,9 +62,9 @@ type outputLog struct {
 	arena     []byte
 	readers   []*outputReader
 	draining  bool          // the process has exited; see drainSlack
-	closed    bool          // the command is done; what it left behind may still write
-	forgotten bool          // nobody can ask for it any more
-	changed   chan struct{} // closed when there is more to read; nil if nobody waits
+	closed    bool          // the command is done; its children may still write
+	forgotten bool          // the output cannot be read any more
+	changed   chan struct{} // closed when there is more to read; nil if no reader waits
 }
 
 // segment is a run of bytes of one stream. The bytes never change.
@@ -355,7 +355,7 @@ func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, t
 		if len(segs) > 0 {
 			next = segs[0].cursor
 		}
-		if r.cursor < next { // what was there was lost
+		if r.cursor < next { // the bytes between were lost
 			r.cursor, truncated = next, true
 		}
 		if len(segs) > 0 || truncated || l.closed || !follow {

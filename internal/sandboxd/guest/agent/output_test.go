@@ -30,7 +30,7 @@ func TestOutput_model(t *testing.T) {
 				}
 				data := rapid.SliceOfN(rapid.Byte(), 1, 150).Draw(t, "data")
 				kind := rapid.SampledFrom([]guest.Kind{guest.KindStdout, guest.KindStderr}).Draw(t, "kind")
-				for r := range readers { // what is unread would make it wait
+				for r := range readers { // unread output would make the writer wait
 					r.advance(l.end)
 				}
 				if !l.append(kind, bytes.Clone(data), rapid.Bool().Draw(t, "keep"), nil) {
@@ -163,7 +163,7 @@ func TestOutput_claims(t *testing.T) {
 		}
 		// Reading gives it back.
 		r.advance(segs[0].end())
-		expect(2) // that one, and one in place of what was read
+		expect(2) // that segment, and another in place of the read one
 		close(abandon)
 		if _, ok := <-wrote; ok {
 			t.Fatal("not abandoned")

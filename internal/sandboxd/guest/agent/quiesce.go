@@ -66,7 +66,7 @@ func (s *Server) Quiesce(grace time.Duration) (guest.Quiesced, error) {
 			_ = c.signal(syscall.SIGHUP)
 		}
 	}
-	s.signalAll(syscall.SIGCONT) // what is stopped sees neither
+	s.signalAll(syscall.SIGCONT) // stopped processes do not handle the signals before
 	var q guest.Quiesced
 	if s.awaitNobody(grace) {
 		s.sync()

@@ -17,7 +17,7 @@ import (
 // process may wait for children.
 type Reaper struct {
 	spawned chan struct{}      // has an element when there may be children again
-	alone   chan chan struct{} // what it brings is closed when there are no children
+	alone   chan chan struct{} // each received channel is closed when there are no children
 
 	// failures counts children that could not exec. Package process reaps such children
 	// itself, before fork returns.

@@ -22,7 +22,7 @@ type runTimer struct {
 	timer   *time.Timer
 	left    time.Duration
 	step    time.Duration
-	next    time.Duration // what the step under way is to take
+	next    time.Duration // planned length of the current step
 	begun   time.Time     // when it began
 	excused bool          // the step before was not counted
 	stopped bool

@@ -10,8 +10,8 @@ import (
 func TestRunTimer(t *testing.T) {
 	for name, test := range map[string]struct {
 		after         time.Duration
-		jumpAt, jump  time.Duration // how far the clock jumps after so much running time
-		earliest, end time.Duration // when it is due, in running time
+		jumpAt, jump  time.Duration // how far the clock jumps after jumpAt of running time
+		earliest, end time.Duration // when the timer is due, in running time
 	}{
 		"nothing":        {time.Minute, 0, 0, time.Minute, time.Minute},
 		"short":          {100 * time.Millisecond, 0, 0, 100 * time.Millisecond, 100 * time.Millisecond},

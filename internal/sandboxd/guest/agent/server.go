@@ -74,13 +74,13 @@ type Config struct {
 type Limits struct {
 	Running       int           // commands at once
 	Finished      int           // commands remembered after their exit
-	CommandOutput int64         // bytes of one command's output, bookkeeping included
+	CommandOutput int64         // bytes of a command's output, bookkeeping included
 	AllOutput     int64         // bytes of all output
 	Stall         time.Duration // how long a reader may hold up a command without reading
 	KillAfter     time.Duration // between a timeout's first signal and SIGKILL
 	Drain         time.Duration // how long after a command's exit its pipes may stay open
 	Connections   int           // at once
-	Relays        int           // of them, at most so many lead to programs on loopback; see handleDial
+	Relays        int           // connections relayed to programs on loopback, at most; see handleDial
 }
 
 // DefaultLimits are the limits in a sandbox.
@@ -132,11 +132,11 @@ type Server struct {
 
 	identity  identity
 	quiescing sync.Mutex // held by Quiesce
-	problems  problems   // of what the machine was set up with
+	problems  problems   // failures while the machine was set up
 
-	ctx     context.Context // ends with the server; what outlives requests hangs on it
+	ctx     context.Context // ends with the server; parent of contexts that outlive requests
 	cancel  context.CancelFunc
-	workers sync.WaitGroup // requests, and goroutines of commands, which they start
+	workers sync.WaitGroup // requests, and the goroutines of commands that they start
 
 	mu     sync.Mutex // guards closed
 	closed bool       // no more requests begin
@@ -200,7 +200,7 @@ func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	err := s.http.Close() // first: nobody is told of what ends the requests
+	err := s.http.Close() // first, so that no client is told why its request ends
 	s.cancel()
 	s.table.killAll()
 	s.workers.Wait()
@@ -415,7 +415,7 @@ type begunError struct{ error }
 // problems collects failures, for the daemon to ask for.
 type problems struct {
 	mu   sync.Mutex
-	errs []error // few: each caller has one
+	errs []error // few: each caller adds one
 }
 
 func (p *problems) add(err error) {

@@ -52,7 +52,7 @@ func (s *Server) handleSource(w http.ResponseWriter, r *http.Request) error {
 type helper struct {
 	code   int
 	stdout []byte
-	said   string // the end of what it wrote to stderr, as one line
+	said   string // the end of its stderr, as one line
 }
 
 // help runs a program as the machine's user and waits for its end. The program runs as a
@@ -77,7 +77,7 @@ func (s *Server) help(ctx context.Context, p sandbox.CommandParams) (*helper, er
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		_ = c.signal(syscall.SIGKILL) // one that has exited needs none
+		_ = c.signal(syscall.SIGKILL) // a command that has exited needs no signal
 		<-c.done
 		return nil, &begunError{ctx.Err()}
 	}

@@ -27,7 +27,7 @@ type filled struct {
 	t    *testing.T
 	c    *guest.Client
 	root string // the machine's
-	dir  string // what was filled
+	dir  string // the directory that the guest filled
 	err  error
 }
 
@@ -86,7 +86,7 @@ func TestSource_git(t *testing.T) {
 		depth    int
 		noDumb   bool
 		content  string
-		head     string // the branch; empty: none
+		head     string // the branch; empty: no branch
 		commits  string // in the history of HEAD
 		branches int
 	}{
@@ -285,7 +285,7 @@ func TestSource_canceled(t *testing.T) {
 		if err := <-done; cay.CodeOf(err) != cay.Canceled {
 			t.Errorf("%s: %v", src.Type, err)
 		}
-		<-left // what was asking was killed
+		<-left // the program that sent the request was killed
 	}
 }
 

@@ -31,8 +31,8 @@ const (
 // plan is a checked command that can be started.
 type plan struct {
 	params  sandbox.CommandParams
-	hidden  bool     // it is the agent's own; see Server.help
-	user    *account // nil: whoever this process is
+	hidden  bool     // one of the agent's own programs; see Server.help
+	user    *account // nil: the user of this process
 	program string   // as for execve
 	dir     string   // as for chdir
 	workDir string   // as shown

@@ -16,12 +16,12 @@ import (
 type stdin struct {
 	file *os.File
 	tty  bool
-	turn chan struct{} // holds an element while nobody writes
+	turn chan struct{} // holds an element while no writer writes
 
 	// The following fields belong to the writer that has the turn.
 	session   string // of the WriteStdin that wrote last
-	offset    int64  // how much of it was written
-	ended     bool   // its end was
+	offset    int64  // bytes of the session that were written
+	ended     bool   // the session's end was written
 	closed    bool
 	lineStart bool // the last byte ended a line
 

@@ -28,7 +28,7 @@ type stdio struct {
 // sandbox a third of a millisecond that the command would wait for.
 type pipes struct {
 	mu     sync.Mutex // guards what follows
-	next   *stdio     // nil: none
+	next   *stdio     // nil: not prepared
 	closed bool
 }
 

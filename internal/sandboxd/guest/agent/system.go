@@ -17,7 +17,7 @@ import (
 // whatever an image, or root in the guest, has put there: nothing makes it wait,
 // and located paths are below /etc, /usr and /var, whatever links point to.
 type systemFiles struct {
-	root string // "" for the real one
+	root string // "" for the real root
 }
 
 // maxSystemLinks is how many links a path may lead through, as on Linux.
@@ -171,7 +171,7 @@ func (s systemFiles) replace(real string, mkdir bool, make func(tmp string) erro
 		if err = os.MkdirAll(path.Dir(name), 0o755); err == nil {
 			err = make(tmp)
 		}
-	case err == unix.EEXIST: // left by one that was cut short
+	case err == unix.EEXIST: // left by a call that was cut short
 		if err = os.RemoveAll(tmp); err == nil {
 			err = make(tmp)
 		}
@@ -180,7 +180,7 @@ func (s systemFiles) replace(real string, mkdir bool, make func(tmp string) erro
 		err = unix.Rename(tmp, name)
 	}
 	if err != nil && err != unix.ENOENT {
-		_ = os.RemoveAll(tmp) // the first error is what counts
+		_ = os.RemoveAll(tmp) // the first error is returned
 	}
 	return reason(err)
 }

@@ -162,7 +162,7 @@ func (t *commandTable) killAll() {
 	t.closed = true
 	t.mu.Unlock()
 	for _, c := range t.running() {
-		_ = c.signal(syscall.SIGKILL) // one that has exited needs none
+		_ = c.signal(syscall.SIGKILL) // a command that has exited needs no signal
 	}
 }
 
@@ -216,7 +216,7 @@ const maxStartBody = 16 << 20
 func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
 	var req guest.StartRequest
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxStartBody))
-	dec.DisallowUnknownFields() // a later daemon may ask for what we would not do
+	dec.DisallowUnknownFields() // refuse requests of a later daemon that this agent does not support
 	if err := dec.Decode(&req); err != nil {
 		return cay.Errorf(cay.Invalid, "command: %w", err)
 	}
@@ -355,7 +355,7 @@ func (s *Server) handleOutput(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer reader.close()
 	f := newFrameWriter(w)
-	f.flush() // the headers, for who waits for them
+	f.flush() // send the headers to the waiting client
 	return s.stream(r.Context(), f, c, reader, r.URL.Query().Get("follow") != "")
 }
 

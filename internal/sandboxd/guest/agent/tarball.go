@@ -89,7 +89,7 @@ func withoutQuery(text string) string {
 func roots(req guest.SourceRequest) *x509.CertPool {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
-		pool = x509.NewCertPool() // it has none
+		pool = x509.NewCertPool() // the image has no bundle
 	}
 	if file := req.Env["SSL_CERT_FILE"]; file != "" {
 		if data, err := os.ReadFile(file); err == nil { // without it the rest has to do

@@ -84,9 +84,9 @@ func (t *trustStore) trusted() guest.Trust {
 // bundleFile is a bundle of the image.
 type bundleFile struct {
 	name    string // as programs call it
-	real    string // where it is
-	content []byte // as it is now
-	base    []byte // content without what we added
+	real    string // path with links resolved
+	content []byte // its present content
+	base    []byte // content without our section
 }
 
 // install does the work. The caller holds mu.

@@ -209,7 +209,7 @@ func TestTrust_problems(t *testing.T) {
 		files  map[string]string
 		change func(t *testing.T, root string)
 		ok     bool   // the two files are there
-		bundle string // what BundleFile has then
+		bundle string // the content of BundleFile afterwards
 		says   string
 	}{
 		"a pipe for a bundle": {

@@ -149,13 +149,13 @@ func (q *eventQueue) take() (events []guest.FileEvent, overflow bool) {
 type watcher struct {
 	file      *os.File // of inotify
 	fd        int
-	prefix    string // of real paths, that shown ones lack
+	prefix    string // prefix of real paths that shown paths lack
 	only      string // if set, the name that matters
 	recursive bool
 	top       string
 	dirs      map[int32]string // real path by watch descriptor
 	byDir     map[string]int32
-	moved     *movedFrom // a rename of which the second half has not come
+	moved     *movedFrom // a rename whose second half has not come yet
 	queue     eventQueue
 	stopped   atomic.Bool
 }
@@ -385,7 +385,7 @@ func (w *watcher) rename(from, to string) {
 			delete(w.byDir, dir)
 			moved := to + strings.TrimPrefix(dir, from)
 			w.dirs[wd] = moved
-			defer func() { w.byDir[moved] = wd }() // not while it is ranged over
+			defer func() { w.byDir[moved] = wd }() // not during the range over byDir
 		}
 	}
 }

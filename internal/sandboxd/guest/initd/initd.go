@@ -98,7 +98,7 @@ func run() error {
 	if cfg.Gateway.IsValid() {
 		go sayReady(netip.AddrPortFrom(cfg.Gateway, cfg.Port))
 	}
-	written.Wait() // who has connected by now waits to be accepted
+	written.Wait() // connections made by now wait to be accepted
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {
@@ -160,7 +160,7 @@ func setHostname(name string) error {
 func tmpOnDisk() error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/tmp", &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
-		return nil // an image without it, or somebody's drive
+		return nil // an image without /tmp, or a user's drive
 	}
 	err := unix.Unmount("/tmp", 0)
 	if err == unix.EINVAL { // nothing is mounted there

@@ -140,7 +140,7 @@ type machine struct {
 	*guest.Client
 	cmd   *exec.Cmd
 	ended chan struct{}    // closed when init has ended
-	stdio *strings.Builder // what it wrote, to be read then
+	stdio *strings.Builder // its output, to be read after its end
 }
 
 const (
@@ -267,7 +267,7 @@ func TestGuest(t *testing.T) {
 
 func TestMachine(t *testing.T) {
 	m := boot(t, nil)
-	var limit unix.Rlimit // of this machine, whose kernel runs the guest here
+	var limit unix.Rlimit // of this machine, on whose kernel the guest runs here
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +373,7 @@ func TestQuiesce(t *testing.T) {
 		until grep -q up /tmp/log; do :; done 2>/dev/null`); out != "" {
 		t.Fatal(out)
 	}
-	q, err := m.Quiesce(t.Context(), 5*time.Second) // in which the other one ends, on a busy machine too
+	q, err := m.Quiesce(t.Context(), 5*time.Second) // time enough for the other process to end, on a busy machine too
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ type batch struct {
 	turn sync.Mutex // held by together
 	mu   sync.Mutex // guards what follows, and the writing
 	kept []byte     // without room for anything outside of together
-	lost error      // of what was kept
+	lost error      // of a lost batch
 }
 
 // together does a write of TLS, whose records leave in few pieces, and all of them

@@ -54,7 +54,7 @@ func handshaken(t *testing.T, m Memory) (*http1Conn, *tape, *tls.Conn) {
 	g := newGuest(below, s, true)
 	client := tls.Client(guests, &tls.Config{RootCAs: w.guestTrust(), ServerName: host, NextProtos: []string{"http/1.1"}})
 	t.Cleanup(func() {
-		_ = guests.Close() // before who writes to it
+		_ = guests.Close() // before its writers end
 		_ = g.Close()
 	})
 	shaken := make(chan error, 1)
@@ -89,7 +89,7 @@ func TestBatch(t *testing.T) {
 		got := make(chan []byte, 1)
 		go func() {
 			b := make([]byte, c.size)
-			_, _ = io.ReadFull(client, b) // what is missing differs
+			_, _ = io.ReadFull(client, b) // the length check finds missing bytes
 			got <- b
 		}()
 		if n, err := conn.Write(data); n != c.size || err != nil {
@@ -117,7 +117,7 @@ func TestBatch_Broken(t *testing.T) {
 	conn, below, client := handshaken(t, memory)
 	go func() { _, _ = io.Copy(io.Discard, client.NetConn()) }() // until the test's end
 	broken := errors.New("the guest has left")
-	for _, failing := range []error{broken, nil} { // what is lost stays lost
+	for _, failing := range []error{broken, nil} { // lost bytes stay lost
 		below.rewind(failing)
 		if _, err := conn.Write(make([]byte, 2*recordSize)); !errors.Is(err, broken) {
 			t.Errorf("error %v, want %v", err, broken)
@@ -156,7 +156,7 @@ func TestBatch_Concurrent(t *testing.T) {
 	// A record out of its order has no valid code.
 	if _, err := io.CopyN(io.Discard, client, rounds*(2*5*recordSize+1)); err != nil {
 		t.Error(err)
-		_ = client.NetConn().Close() // nobody waits to write
+		_ = client.NetConn().Close() // no writer waits
 	}
 	writers.Wait()
 }

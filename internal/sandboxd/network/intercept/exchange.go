@@ -43,7 +43,7 @@ type exchange struct {
 	http.ResponseWriter
 	guest *guest
 	host  authority
-	rule  *policy.Rule // nil: the request passes as it is
+	rule  *policy.Rule // nil: the request passes unchanged
 	token string       // for the receiver of a forwarded request
 	gen   *generation  // of the Upstream; nil until the request is sent on
 	body  *upload.Body // of the request; nil until then
@@ -121,7 +121,7 @@ func (x *exchange) decide(r *http.Request) bool {
 		return x.deny(http.StatusForbidden, "not in allow", fmt.Sprintf("%v is an address, which only allow_cidrs of the network policy can allow", x.host.ip))
 	}
 	x.flow.Name = x.host.name
-	r.Host = x.host.String() // as it is sent on, for the rules to see
+	r.Host = x.host.String() // the form in which it is sent on, for the rules
 	dropUpgrade(r)
 	dropHopByHop(r.Header)
 
@@ -362,7 +362,7 @@ func (x *exchange) WriteHeader(status int) {
 			x.Header().Set("Connection", "close")
 		}
 		if h := x.Header(); len(h["Content-Type"]) == 0 {
-			h["Content-Type"] = nil // it is not for us to guess
+			h["Content-Type"] = nil // no Content-Type is guessed
 		}
 	}
 	x.ResponseWriter.WriteHeader(status)

@@ -74,7 +74,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 	in, out := pr.In, pr.Out
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if v := in.Header[name]; v != nil {
-			out.Header[name] = v // the guest's own; they were removed
+			out.Header[name] = v // the guest's own header, which ReverseProxy removed
 		}
 	}
 	out.URL = &url.URL{
@@ -213,7 +213,7 @@ func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 		x.address.Store(&address)
 	}}
 	if s := x.scrubber(); s != nil {
-		trace.Got1xxResponse = func(_ int, h textproto.MIMEHeader) error { // called before the one that passes it on
+		trace.Got1xxResponse = func(_ int, h textproto.MIMEHeader) error { // called before ReverseProxy's hook, which passes the response on
 			s.header(http.Header(h))
 			return nil
 		}
@@ -268,9 +268,9 @@ func modifyResponse(res *http.Response) error {
 		}
 		res.ContentLength = -1
 	}
-	res.Body = &scrubbed{body: res.Body, scrubber: s, res: res} // for its trailers at least
+	res.Body = &scrubbed{body: res.Body, scrubber: s, res: res} // for the trailers, at least
 	for _, name := range []string{"Content-Length", "Accept-Ranges", "Content-Md5", "Digest", "Content-Digest", "Repr-Digest"} {
-		res.Header.Del(name) // true of what the server has sent only
+		res.Header.Del(name) // describes the server's unscrubbed bytes only
 	}
 	s.header(res.Header)
 	return nil

@@ -242,7 +242,7 @@ func TestProxy_RequestsAtOnce(t *testing.T) {
 	for i := range maxRequests {
 		if i%200 == 0 {
 			c = w.guest(true)
-			get(t, c, "https://"+host+"/first") // so that the others share its connection
+			get(t, c, "https://"+host+"/first") // so that the other requests share its connection
 			w.flow()
 		}
 		go request(c)

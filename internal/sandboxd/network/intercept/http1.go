@@ -35,7 +35,7 @@ type http1Conn struct {
 
 	mu      sync.Mutex // guards what follows
 	busy    bool       // the server has a request, and has not finished the response
-	told    bool       // the server knows that the body of its request is bad
+	told    bool       // the server knows that the request's body is bad
 	stopped bool       // the deadline of reads is in the past
 	stop    chan struct{}
 }

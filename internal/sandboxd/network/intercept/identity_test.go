@@ -30,7 +30,7 @@ func TestForwardToken(t *testing.T) {
 		}
 		seen := make(chan *http.Request, 1)
 		handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // its trailers come after it
+			_, _ = io.Copy(io.Discard, r.Body) // the trailers come after the body
 			seen <- r
 		})
 		w.serve("gateway.example.net", 8443, serverH2, handler)

@@ -102,7 +102,7 @@ func Forwarded(ctx context.Context) bool {
 
 // Refused is an error of Session.Dial: the destination is not to be reached.
 type Refused struct {
-	Rule   string // what decided, as in policy.Decision
+	Rule   string // the deciding rule, as in policy.Decision
 	Reason string // a sentence for people
 }
 
@@ -160,7 +160,7 @@ func New(cfg Config) *Proxy {
 			return context.WithValue(ctx, guestKey{}, guestBehind(c))
 		},
 		ConnState: func(c net.Conn, state http.ConnState) { guestBehind(c).setState(state) },
-		ErrorLog:  discard, // all that matters is in records; what guests send is not for the log
+		ErrorLog:  discard, // records have all that matters, and the log must not have a guest's bytes
 	}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        rewrite,

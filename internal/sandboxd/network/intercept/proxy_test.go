@@ -49,7 +49,7 @@ func TestProxy_Transparent(t *testing.T) {
 		w := newWorld(t, allow(host))
 		seen := make(chan *http.Request, 1)
 		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			io.Copy(io.Discard, r.Body) // or it may be answered before all of it was sent
+			io.Copy(io.Discard, r.Body) // otherwise the answer may come before all of the body was sent
 			seen <- r
 			rw.Header()["Content-Type"] = nil
 			rw.Header().Set("X-Answer", "42")
@@ -312,7 +312,7 @@ func content(n int64) (io.Reader, hash.Hash) {
 
 func TestProxy_LargeBodies(t *testing.T) {
 	t.Parallel()
-	const size = 16 << 20 // many times what is buffered anywhere
+	const size = 16 << 20 // many times the size of all buffers
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
 		w := newWorld(t, allow(host))
 		w.serve(host, 443, serverH2, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -611,7 +611,7 @@ func TestProxy_ConcurrentStreams(t *testing.T) {
 			io.WriteString(rw, r.URL.Path)
 		}))
 		c := w.guest(true)
-		get(t, c, "https://"+host+"/first") // the others use its connection
+		get(t, c, "https://"+host+"/first") // the other requests use its connection
 		w.flow()
 		var wg sync.WaitGroup
 		for i := range maxStreams {

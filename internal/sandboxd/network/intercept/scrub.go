@@ -24,7 +24,7 @@ import (
 type scrubber struct {
 	secrets [][]byte // longest first
 	held    []byte   // may begin a secret
-	covered int      // bytes of held that are known to be of one already
+	covered int      // bytes of held that are known to belong to a secret
 }
 
 // minFragment is how long a part of a text in base64 must be to stand for a secret:
@@ -64,7 +64,7 @@ func newScrubber(secrets [][]byte) *scrubber {
 		add(string(big))
 		add(base64.StdEncoding.EncodeToString(secret))
 		add(base64.RawURLEncoding.EncodeToString(secret))
-		for before := range 3 { // bytes in front of it, of those that are encoded together
+		for before := range 3 { // bytes before it in its group of encoded bytes
 			text := append(make([]byte, before), secret...)
 			first, last := (before*8+5)/6, len(text)*8/6 // digits that depend on the secret alone
 			for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
@@ -118,7 +118,7 @@ func (s *scrubber) next(text []byte, at int) (start, stop int) {
 	for _, secret := range s.secrets {
 		in := text[at:]
 		if start >= 0 {
-			in = text[at:min(len(text), start+len(secret)-1)] // only one that begins before
+			in = text[at:min(len(text), start+len(secret)-1)] // only a secret that begins before
 		}
 		if i := bytes.Index(in, secret); i >= 0 {
 			start, stop = at+i, at+i+len(secret)

@@ -96,7 +96,7 @@ func (g *generation) transport(h2 bool) *http.Transport {
 		TLSClientConfig:        config,
 		TLSHandshakeTimeout:    handshakeTime,
 		ExpectContinueTimeout:  continueTime,
-		DisableCompression:     true, // the guest gets what it has asked for
+		DisableCompression:     true, // the guest gets the encoding that it asked for
 		MaxIdleConns:           maxIdle,
 		MaxIdleConnsPerHost:    maxIdlePerHost,
 		MaxConnsPerHost:        maxConnsPerHost,
@@ -167,7 +167,7 @@ func (g *generation) endLocked() map[*serverConn]struct{} {
 // shut is called without the lock, which serverConn.Close takes.
 func (g *generation) shut(conns map[*serverConn]struct{}) {
 	for c := range conns {
-		_ = c.Conn.Close() // its transport notices, and closes it
+		_ = c.Conn.Close() // its transport notices the close
 	}
 	g.any.CloseIdleConnections()
 	g.h1.CloseIdleConnections()
@@ -265,7 +265,7 @@ func (g *generation) dialTLS(ctx context.Context, network, address string, confi
 	if context.Cause(ctx) == errHandshakeTime {
 		err = errHandshakeTime
 	}
-	_ = c.Close() // it is of no use, whatever that says
+	_ = c.Close() // the connection is useless, whether Close fails or not
 	return nil, err
 }
 
@@ -275,7 +275,7 @@ var errHandshakeTime = errors.New("the TLS handshake took too long")
 type serverConn struct {
 	net.Conn
 	of     *generation
-	window atomic.Bool // it speaks HTTP/2, whose window is counted
+	window atomic.Bool // the connection speaks HTTP/2, and its window is counted
 }
 
 func (c *serverConn) Close() error {

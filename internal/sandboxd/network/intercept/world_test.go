@@ -46,7 +46,7 @@ type world struct {
 	policy   atomic.Pointer[policy.Policy]
 	flows    chan sandbox.Flow
 	dials    atomic.Int64
-	closed   chan struct{} // one for each connection to a server that was closed
+	closed   chan struct{} // gets an element for each closed connection to a server
 	refusal  *policy.Decision
 	// forwardToken is Session.ForwardToken of sessions that begin.
 	forwardToken func(ctx context.Context, audience string) (string, error)
@@ -149,7 +149,7 @@ func (w *world) serveRaw(name string, port uint16, handle func(net.Conn)) {
 	})
 	w.t.Cleanup(func() {
 		ln.Close()
-		w.upstream.Close() // ends what handle waits for
+		w.upstream.Close() // ends the requests that handle waits for
 		wg.Wait()
 	})
 	w.route(name, port, ln.Addr().String())

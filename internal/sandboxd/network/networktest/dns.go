@@ -96,7 +96,7 @@ func (n *Internet) listenBoth() (net.PacketConn, net.Listener) {
 		if udp, err = net.ListenPacket("udp", tcp.Addr().String()); err == nil {
 			return udp, tcp
 		}
-		tcp.Close() // somebody has that port
+		tcp.Close() // the port is taken
 	}
 	n.t.Fatal(err)
 	return nil, nil
@@ -109,7 +109,7 @@ func (n *Internet) handleDNS(w dns.ResponseWriter, q *dns.Msg) {
 	} else {
 		a.Rcode = dns.RcodeFormatError
 	}
-	_ = w.WriteMsg(a) // who asked may have left
+	_ = w.WriteMsg(a) // the client may have left
 }
 
 func (n *Internet) resolve(a *dns.Msg, q dns.Question) {

@@ -19,7 +19,7 @@ type Internet struct {
 	t          testing.TB
 	nameserver string // host:port, for UDP and TCP
 
-	wg sync.WaitGroup // of all that serves
+	wg sync.WaitGroup // of all servers
 
 	mu         sync.Mutex // guards what follows
 	closed     bool

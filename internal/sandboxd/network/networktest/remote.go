@@ -13,7 +13,7 @@ import (
 // remote is the description of an Internet that another process needs.
 type remote struct {
 	Nameservers []string          `json:"nameservers"`
-	Routes      map[string]string `json:"routes"` // "tcp 93.184.0.10:80" to what listens for it
+	Routes      map[string]string `json:"routes"` // "tcp 93.184.0.10:80" to the address that listens for it
 }
 
 // Routes is n for Remote, as text.

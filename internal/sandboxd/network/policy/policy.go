@@ -40,7 +40,7 @@ func (v Verdict) String() string {
 // Decision is a verdict and its reason.
 type Decision struct {
 	Verdict Verdict
-	Rule    string // what decided, in short: `allow "*.example.com"`, `not in allow`
+	Rule    string // the deciding rule, in short: `allow "*.example.com"`, `not in allow`
 	Reason  string // for Deny, a sentence for people
 	// PortListed reports that Domain.Ports has the port in it. Allow and Inspect
 	// do not speak for the ports of mail without that.
@@ -61,9 +61,9 @@ type Policy struct {
 	limits      sandbox.NetworkLimits
 	names       table
 	allow, deny ranges
-	ports       map[uint16]bool // those that a Domain lists
-	everyPort   bool            // there is a Domain that lists none
-	above       map[string]bool // names that allowed ones are below of
+	ports       map[uint16]bool // the ports that some Domain lists
+	everyPort   bool            // some Domain lists no ports
+	above       map[string]bool // parents of allowed names
 	intercepts  bool
 	handled     globs
 }

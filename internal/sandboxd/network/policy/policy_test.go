@@ -319,7 +319,7 @@ func TestCleanName(t *testing.T) {
 	t.Parallel()
 	label := strings.Repeat("a", 63)
 	longest := strings.Repeat(label+".", 3) + label[:61]
-	for _, c := range []struct{ in, want string }{ // want is empty for what is refused
+	for _, c := range []struct{ in, want string }{ // an empty want means refused
 		{"Example.COM", "example.com"}, {"example.com.", "example.com"}, {"_dmarc.example.com", "_dmarc.example.com"},
 		{"xn--p1ai", "xn--p1ai"}, {"localhost", "localhost"}, {"1.example", "1.example"}, {"a-.example", "a-.example"},
 		{longest, longest}, {longest + ".", longest}, {longest + "a", ""}, {label + "a.example", ""},

@@ -15,7 +15,7 @@ const maxIrregular = 2 << 10
 // in normal form.
 type paths struct {
 	readings   []string
-	unreadable string // if not empty: why there is no telling what a server makes of it
+	unreadable string // if not empty: why servers may read the path in unknown ways
 }
 
 // readPath lists the readings of an escaped path. Escapes of characters that must be
@@ -156,7 +156,7 @@ func withoutDots(path string) string {
 		case !isDots(s):
 			out = append(out, s)
 			continue
-		case s == ".." && len(out) > 1: // the first is what is before the first slash
+		case s == ".." && len(out) > 1: // the first element is the part before the first slash
 			out = out[:len(out)-1]
 		}
 		if i == len(segments)-1 {
@@ -171,7 +171,7 @@ type param struct{ key, value string }
 // queries are the ways in which servers may read a query.
 type queries struct {
 	readings  [][]param
-	malformed bool // some parameter has an escape that is none; it is in no reading
+	malformed bool // some parameter has an invalid escape; readings do not include it
 }
 
 // readQuery lists the readings of a query: parameters end at & or at semicolons,

@@ -15,13 +15,13 @@ import (
 // Domain is an entry of the allow list.
 type Domain struct {
 	Pattern   string   // as the user wrote it
-	Ports     []uint16 // empty: all but those of mail
-	Intercept bool     // its TLS must be opened: it has rules, or the policy is strict
+	Ports     []uint16 // empty: all ports but the ports of mail
+	Intercept bool     // TLS must be opened: the domain has rules, or the policy is strict
 
 	text   string   // allow "pattern"
 	labels []string // of the pattern in lower case
-	prefix string   // what is before the first "*", if there is one further in
-	suffix string   // what is behind the last
+	prefix string   // the part before the first "*", if a "*" is further in
+	suffix string   // the part after the last "*"
 	rules  []*Rule
 }
 
@@ -31,8 +31,8 @@ var anyDomain = &Domain{Pattern: "*", text: ruleAllowAll}
 // Rule is what to do with an HTTP request. At most one of SetHeaders, Forward, Respond
 // and Deny is set; with none, the request passes. The fields must not be changed.
 type Rule struct {
-	Text       string      // which it is, counted from 1: allow "api.example.com" rule 2
-	SetHeaders http.Header // canonical names, one value each; secret
+	Text       string      // the rule's name, counted from 1: allow "api.example.com" rule 2
+	SetHeaders http.Header // canonical names, a single value each; secret
 	Scrub      bool        // put sandbox.Redacted in place of Secrets in the response
 	// Secrets, longest first, are the values in SetHeaders, and what is secret
 	// in them alone: the token after "Bearer", the password of "Basic".

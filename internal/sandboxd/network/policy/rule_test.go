@@ -81,7 +81,7 @@ func TestDomain_Match(t *testing.T) {
 		{sandbox.Match{Path: regex("x")}, "GET /v1/x", matched},
 		{sandbox.Match{Path: regex("x$")}, "GET /v1/xy", passed},
 		{sandbox.Match{Path: exact("/b%C3%BCcher")}, "GET /b%c3%bccher", matched},
-		{sandbox.Match{Path: exact("/b%C3%BCcher")}, "GET /bücher", matched}, // it is sent on escaped
+		{sandbox.Match{Path: exact("/b%C3%BCcher")}, "GET /bücher", matched}, // the request is sent with the path escaped
 		{sandbox.Match{Path: exact("/a%20b")}, "GET /a%20b", matched},
 
 		{admin, "GET /admin/x", matched},

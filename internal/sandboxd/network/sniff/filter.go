@@ -122,12 +122,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 				c.endData()
 			}
 			if n > 0 {
-				return n, nil // what has failed fails again
+				return n, nil // a failed connection fails again
 			}
 			return 0, c.cutOff(err)
 		}
 		if c.refused = c.check(); c.refused != nil {
-			continue // what is good before it is returned first
+			continue // valid bytes before the error are returned first
 		}
 		if c.checked == 0 {
 			if n, err := c.fill(); n == 0 && err != nil {

@@ -111,7 +111,7 @@ func TestFilterRequests_Refused(t *testing.T) {
 	const te = "Transfer-Encoding: chunked"
 	for name, c := range map[string]struct {
 		sent   string
-		reason string // a part of it
+		reason string // a part of the error's reason
 		passed int    // bytes before it that are good
 	}{
 		"HTTP/0.9":              {"GET /\r\n", "HTTP/0.9", 0},

@@ -97,7 +97,7 @@ func guessHTTP(first []byte) (Protocol, bool) {
 	case i == 0 || first[i] != ' ':
 		return Unknown, false
 	case string(first[:i]) == "CONNECT":
-		return HTTP, false // to be told that it is not for here
+		return HTTP, false // FilterRequests refuses it with a reason
 	}
 	target := first[i+1:]
 	if len(target) == 0 {

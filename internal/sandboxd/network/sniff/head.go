@@ -15,7 +15,7 @@ type head struct {
 	method  string
 	target  string
 	old     bool   // HTTP/1.0
-	host    string // empty if there is none
+	host    string // empty if the request has no host
 	fields  int
 	sized   bool // there is a Content-Length
 	length  int64

@@ -244,7 +244,7 @@ func TestReadClientHello_Refused(t *testing.T) {
 	big := slices.Concat([]byte{1, 0, 0x40, 1}, make([]byte, 100))
 	for name, c := range map[string]struct {
 		raw    []byte
-		reason string // a part of it
+		reason string // a part of the error's reason
 	}{
 		"SSL 2":                {[]byte("\x80\x2e\x01\x03\x01\x00\x15\x00\x00\x00\x10"), "SSL 2"},
 		"alert":                {[]byte{21, 3, 1, 0, 2, 2, 40}, "an alert"},

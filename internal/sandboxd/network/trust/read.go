@@ -19,7 +19,7 @@ import (
 
 const (
 	maxBytes        = 8 << 20 // of all files read for a bundle
-	maxCertificates = 4096    // in a bundle, repeated ones counted once
+	maxCertificates = 4096    // in a bundle, without repetitions
 )
 
 // sources are the places certificates are read from.
@@ -27,7 +27,7 @@ type sources struct {
 	named   string   // SSL_CERT_FILE: this file and no other, if set
 	files   []string // the first that is there is the bundle
 	dirs    []string // all of them add to it
-	shipped []string // files, and directories of them, with what a distribution ships
+	shipped []string // files and directories with the authorities that a distribution ships
 }
 
 func hostSources() sources {
@@ -58,7 +58,7 @@ func hostSources() sources {
 // certificate is a certificate of a bundle.
 type certificate struct {
 	*x509.Certificate
-	stray bool // it is no authority, and not in the bundle's file
+	stray bool // not an authority, and not in the bundle's file
 }
 
 // reader gathers certificates, each once.
@@ -67,7 +67,7 @@ type reader struct {
 	seen    map[fingerprint]bool
 	left    int64 // bytes that may still be read
 	damaged int
-	first   error // what was wrong with the first damaged entry, or file
+	first   error // the error of the first damaged entry, or file
 	bundle  os.FileInfo
 	inDir   bool // a directory is being read
 }

@@ -55,7 +55,7 @@ func load(src sources, now time.Time) (*Bundle, error) {
 		}
 		return b, nil
 	}
-	var shipped map[fingerprint]bool // read if it is needed
+	var shipped map[fingerprint]bool // read when needed
 	for _, c := range r.certs {
 		b.pool.AddCert(c.Certificate)
 		sum := sha256.Sum256(c.Raw)

@@ -31,7 +31,7 @@ const (
 
 // Limits bound the memory for reading. Zero fields take the default.
 type Limits struct {
-	Ranges  int // of pages, for each file system, and of pieces of one file; default 1,000,000
+	Ranges  int // of pages, for each file system, and of pieces of a file; default 1,000,000
 	Entries int // files of a file system; default 1,000,000
 }
 

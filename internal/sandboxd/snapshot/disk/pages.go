@@ -21,7 +21,7 @@ type pageRange struct {
 
 const (
 	metaVersion  = 1
-	maxMetaField = 1 << 10 // bytes of a range; those that are larger are none
+	maxMetaField = 1 << 10 // bytes of a range; larger fields are not ranges
 )
 
 // readPages reads the ranges of a memory file that have pages, at most limit ranges.

@@ -117,7 +117,7 @@ func (d *Disk) sums(ctx context.Context, mount string, c *comparison) (map[strin
 		}
 		switch {
 		case e.whiteout:
-			all[e.Name] = fileSum{} // they have no properties that anybody sees
+			all[e.Name] = fileSum{} // whiteouts have no visible properties
 		case e.Typeflag == tar.TypeLink:
 			links[e.Linkname] = append(links[e.Linkname], e.Name)
 		default:
