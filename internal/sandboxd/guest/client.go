@@ -116,7 +116,7 @@ type request struct {
 	// sent once only. Both may be nil.
 	body   []byte
 	stream *body
-	// repeat says that doing it twice does no harm.
+	// repeat says that the request may be sent twice.
 	repeat bool
 	// slow says that the answer may come late for good reasons, follows that only its
 	// head is waited for; see await.
@@ -237,8 +237,8 @@ func (c *Client) roundTrip(ctx context.Context, r request) (*http.Response, erro
 	return resp, err
 }
 
-// codeOfRead keeps the code of an error of the caller's own reader; a source
-// that merely broke is the caller who gave up.
+// codeOfRead returns the code of an error of the caller's own reader; a plain read error
+// means that the caller gave up.
 func codeOfRead(err error) cay.Code {
 	if code := cay.CodeOf(err); code != cay.Internal {
 		return code

@@ -294,7 +294,7 @@ func checkExit(e *sandbox.Exit) error {
 	return nil
 }
 
-// output is a sandbox.Output that survives the end of its connection.
+// output is a sandbox.Output that reconnects when its connection ends.
 type output struct {
 	*frames
 	id      string

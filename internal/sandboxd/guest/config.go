@@ -31,8 +31,8 @@ type Config struct {
 	Nameserver  netip.Addr `json:"nameserver,omitzero"` // for /etc/resolv.conf; unset: leave the image's
 	User        string     `json:"user,omitempty"`      // default user, a name or uid[:gid]; empty means root
 	WorkDir     string     `json:"workdir,omitempty"`   // default working directory, absolute; empty means /
-	// Certificates are PEM, of authorities that programs are to trust beside
-	// those of the image; see TrustRequest. At most MaxConfigCertificates bytes.
+	// Certificates are PEM, of authorities that programs are to trust in addition to the
+	// image's authorities; see TrustRequest. At most MaxConfigCertificates bytes.
 	Certificates string `json:"certificates,omitempty"`
 	// MachineID is 32 hex digits for /etc/machine-id; empty: see IdentityRequest.
 	MachineID string `json:"machine_id,omitempty"`

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// DialProtocol is what a connection to the agent is upgraded to when it becomes
-// one to a port of the guest.
+// DialProtocol is the protocol to which a connection to the agent is upgraded when it
+// becomes a connection to a port of the guest.
 const DialProtocol = "cay-dial"
 
 // Dial connects to a TCP port that a program in the guest listens on at the

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// fromGuest lists the codes a guest may answer with. Others, which speak of
-// tokens or of the sandbox's state, are the daemon's to say.
+// fromGuest lists the error codes that a guest may answer with. Other codes, about tokens
+// or the sandbox's state, are for the daemon only.
 var fromGuest = map[cay.Code]bool{
 	cay.Invalid: true, cay.NotFound: true, cay.FileNotFound: true, cay.AlreadyExists: true,
 	cay.Conflict: true, cay.ExecutableMissing: true, cay.TooLarge: true, cay.QuotaExceeded: true,
@@ -61,7 +61,7 @@ func decodeError(data []byte) error {
 	return e
 }
 
-// unavailable is the error for a guest that did not answer as it should.
+// unavailable is the error for a guest that gave no proper answer.
 func unavailable(err error) error {
 	if _, ok := errors.AsType[*cay.Error](err); ok {
 		return err

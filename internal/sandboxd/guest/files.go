@@ -103,8 +103,8 @@ func (c *Client) WriteFile(ctx context.Context, path string, r io.Reader, p sand
 	if p.Parents {
 		q.Set("parents", "1")
 	}
-	// A wrong length is told by the guest, which counts what arrives, rather
-	// than by net/http, which would only cut the connection.
+	// The guest, which counts the bytes that arrive, reports a wrong length; net/http
+	// would only cut the connection.
 	switch {
 	case p.Size < 0:
 		q.Set("size", "0")

@@ -29,7 +29,7 @@ const (
 	HeaderSize = 16
 )
 
-// Frame is one element of a stream.
+// Frame is an element of a stream.
 type Frame struct {
 	Kind    Kind
 	Cursor  int64

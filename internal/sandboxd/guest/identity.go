@@ -98,8 +98,8 @@ func ParseTokenHash(s string) (sum [sha256.Size]byte, err error) {
 // Identified is the result of an IdentityRequest.
 type Identified struct {
 	Identity
-	// Problem says what of the machine's files or name could not be changed, for
-	// people. The token is the new one nevertheless.
+	// Problem says which of the machine's files could not be changed, or that its name
+	// could not, for people. The new token is valid nevertheless.
 	Problem string `json:"problem,omitempty"`
 }
 

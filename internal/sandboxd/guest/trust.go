@@ -56,12 +56,13 @@ func TrustID(certificates []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Trust makes the programs of a guest trust the given certificates, beside what
-// its image trusts. It writes ExtraFile and BundleFile, adds to the bundles
-// distributions keep, and leaves the certificates where the distribution looks
-// when it makes its bundle again. Doing it twice changes nothing.
+// Trust makes the programs of a guest trust the given certificates, in addition to the
+// image's authorities. It writes ExtraFile and BundleFile, adds to the bundles of
+// distributions, and puts the certificates where the distribution looks when it rebuilds
+// its bundle. Calling it twice changes nothing.
 //
-// If the result's ID is not that of what was asked for, Bare or Problem says why.
+// If the result's ID differs from the ID of the requested certificates, Bare or Problem
+// says why.
 func (c *Client) Trust(ctx context.Context, req TrustRequest) (Trust, error) {
 	var t Trust
 	if err := c.call(ctx, request{method: http.MethodPut, path: "/trust", body: encode(req), repeat: true}, &t); err != nil {

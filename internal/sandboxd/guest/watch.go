@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Watch reports changes. See sandboxd.Files. If its connection breaks it is
-// made anew, and an OpOverflow says that changes may have been missed.
+// Watch reports changes. See sandboxd.Files. If its connection breaks, Watch connects
+// again and reports an OpOverflow, because changes may have been missed.
 func (c *Client) Watch(ctx context.Context, path string, p sandbox.WatchParams) (sandbox.Watch, error) {
 	q := url.Values{"path": {path}}
 	if p.Recursive {

@@ -473,8 +473,8 @@ func TestLeak(t *testing.T) {
 // awaitState waits until the host has no more of anything than before.
 func awaitState(t *testing.T, dir string, before map[string]int, after string) {
 	t.Helper()
-	// gVisor drops its handle of each sentry's process without closing it, so
-	// the collector does.
+	// gVisor drops its handle of each sentry's process without closing it, so only the
+	// garbage collector closes it.
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		runtime.GC()
 		var left []string

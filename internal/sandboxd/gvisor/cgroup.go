@@ -28,9 +28,9 @@ const parentGroup = "cay"
 // version 2.
 var wanted = []string{"cpu", "cpuacct", "memory", "pids"}
 
-// cgroups makes and finds machines' cgroups in the host's hierarchy, of version
-// 1 (one tree for each controller) or 2 (one tree). A nil *cgroups makes nil
-// groups, whose methods do nothing.
+// cgroups makes and finds machines' cgroups in the host's hierarchy, of version 1 (a tree
+// for each controller) or 2 (one tree). A nil *cgroups makes nil groups, whose methods do
+// nothing.
 type cgroups struct {
 	v2 bool
 	// parents are the directories that hold machines' groups: by controller in
@@ -68,8 +68,8 @@ func openCgroups() (*cgroups, error) {
 	return useCgroups(v1, v2)
 }
 
-// useCgroups prepares the parent groups in the trees mounted at v1 (by
-// controller) or, if those do not have all that is wanted, at v2.
+// useCgroups prepares the parent groups in the trees mounted at v1 (by controller) or, if
+// these lack a wanted controller, at v2.
 func useCgroups(v1 map[string]string, v2 string) (*cgroups, error) {
 	if len(v1) == len(wanted) {
 		c := &cgroups{parents: map[string]string{}}
@@ -228,7 +228,7 @@ func (g *group) add(pid int) error {
 	}
 }
 
-// descendants returns pid and the processes below it, as far as they are alive.
+// descendants returns pid and its living descendants.
 func descendants(pid int) []int {
 	all := []int{pid}
 	for i := 0; i < len(all); i++ {
@@ -330,8 +330,8 @@ func (g *group) end(ctx context.Context) error {
 	return g.remove()
 }
 
-// removeTimeout is for the kernel to let go of a group whose last process has
-// just ended. There is no event for it in version 1.
+// removeTimeout bounds the time in which the kernel frees a group whose last process has
+// just ended. Version 1 has no event for it.
 const removeTimeout = 5 * time.Second
 
 // trees are the group's directories, each once: cpu and cpuacct may share one.

@@ -40,8 +40,8 @@ var (
 	memoryFiles = []string{
 		checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName,
 	}
-	// diskFiles are what was written to file systems: a manifest, their trees as
-	// tar archives, in which a file says where its pages are, and the pages.
+	// diskFiles have the files of file systems: a manifest, the trees as tar archives, in
+	// which a file says where its pages are, and the pages.
 	diskFiles = []string{
 		checkpointfiles.FSCheckpointManifestFileName, checkpointfiles.FSCheckpointMultiTarFileName,
 		checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName,
@@ -285,7 +285,7 @@ func (in *instance) crashed() error {
 	return cay.Errorf(cay.Unavailable, "the machine has ended meanwhile: %s", in.exit.Message)
 }
 
-// errBrokenOff is the error of a call that was sent and has no answer.
+// errBrokenOff is the error of a call that was sent and got no answer.
 var errBrokenOff = errors.New("the sentry does not answer")
 
 // call calls the sentry.

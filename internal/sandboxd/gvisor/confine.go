@@ -12,10 +12,9 @@ import (
 // nobody is the user and group id of a pager.
 const nobody = 65534
 
-// confine takes from this process what it does not need, in all its threads: it
-// runs as nobody, with the directory root, which it closes, as its root, without
-// capabilities, and can do nothing but read, write and map the files it has, and
-// get more over the sockets it has.
+// confine drops the rights of this process, in all its threads: it runs as nobody,
+// without capabilities, and with the directory root as its root, which confine closes. It
+// can only read, write and map its open files, and receive more files over its sockets.
 func confine(root int) error {
 	if err := unix.Fchdir(root); err != nil {
 		return fmt.Errorf("change to the empty root: %w", err)

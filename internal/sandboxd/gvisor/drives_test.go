@@ -256,8 +256,8 @@ except OSError: pass'`)
 	t.Logf("with 20000 empty files it is saved in %d bytes", v.SizeBytes)
 }
 
-// Root in the guest can take the drive away from itself. The sandbox ends all the
-// same, and the drive has what it had.
+// Root in the guest can unmount its drive. The sandbox ends all the same, and the drive
+// keeps its earlier content.
 func TestDrive_Unmounted(t *testing.T) {
 	t.Parallel()
 	d := openDrives(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A sentry that is sent what a crash sends has crashed, whatever it has passed on
-// to the guest's init meanwhile.
+// A sentry that gets the signal of a crash counts as crashed, although it may have passed
+// the signal on to the guest's init.
 func TestExit_Crash(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []unix.Signal{unix.SIGSEGV, unix.SIGABRT, unix.SIGKILL} {
@@ -70,8 +70,8 @@ func cgroupDirs(t *testing.T, id string) []string {
 	return all
 }
 
-// Row S7: many machines go on from one memory at once. Each answers, and what they
-// do not write they share with each other.
+// Row S7: many machines restored from one memory at once all answer, and share the pages
+// that they do not write.
 func TestRestore_Many(t *testing.T) {
 	t.Parallel()
 	const (

@@ -9,8 +9,8 @@ import (
 // AwaitLoaded returns when all of a restored machine is loaded.
 func AwaitLoaded(in machine.Instance) { <-in.(*instance).loaded }
 
-// SaveHalf is a memory save whose writer ends between the files that the sentry
-// opens, as seen by the sentry: it has no more of them.
+// SaveHalf saves memory to fewer files than the sentry opens: to the sentry the writer
+// seems to end between two files.
 func SaveHalf(ctx context.Context, in machine.Instance, dir string) error {
 	files, err := createFiles(dir, memoryFiles[:2])
 	if err != nil {

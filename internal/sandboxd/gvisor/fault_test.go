@@ -88,8 +88,8 @@ func TestAttack_SparseFile(t *testing.T) {
 	}
 }
 
-// Row R9: output as fast as it comes costs the daemon no memory, whether it is
-// read or not, and the end of it is there.
+// Row R9: output at full speed costs the daemon no memory, whether it is read or not, and
+// its end is kept.
 func TestAttack_LogFlood(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)

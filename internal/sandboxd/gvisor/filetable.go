@@ -32,8 +32,8 @@ func growFileTable() (*os.File, error) {
 	return dupAbove(null, tableFile)
 }
 
-// dupAbove opens f once more, as descriptor least or above. Errors: not_supported if this process
-// may not have so many.
+// dupAbove opens f once more, as descriptor least or above. Errors: not_supported if this
+// process may not have so many descriptors.
 func dupAbove(f *os.File, least int) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, least)
 	if err == unix.EINVAL || err == unix.EMFILE { // above the limit, or all below it are taken

@@ -56,8 +56,8 @@ func (in *instance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Fo
 		}
 		return failed
 	})
-	// The machine stands still the longer the more start meanwhile, so as many do as
-	// there are processors, and then the others.
+	// Each copy that starts lengthens the pause of the machine, so only as many copies as
+	// there are CPUs start during the pause, and the others afterwards.
 	early := runtime.NumCPU()
 	for i, spec := range p.Specs {
 		g.Go(func() error {

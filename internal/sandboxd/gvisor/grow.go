@@ -23,8 +23,8 @@ func unlockFile(fd int, off, n int64) error {
 	return setLock(unix.F_OFD_SETLK, fd, unix.F_UNLCK, off, n)
 }
 
-// awaitUnlocked returns when nobody has locked any of n bytes of a file that was
-// opened another time, or all from off on if n is 0.
+// awaitUnlocked returns when no other open file description locks any of n bytes of a
+// file from off on, or all bytes from off on if n is 0.
 func awaitUnlocked(fd int, off, n int64) error {
 	if err := setLock(unix.F_OFD_SETLKW, fd, unix.F_RDLCK, off, n); err != nil {
 		return err

@@ -163,7 +163,7 @@ print("seen")
 		}
 		t.Logf("becoming another machine took %v", time.Since(restored))
 		ids[id.MachineID], ids[id.BootID] = true, true
-		// On a busy machine it may have run for as long as it may.
+		// On a busy machine the command may have run up to its timeout.
 		if cmd, err := b.GetCommand(t.Context(), timed); err != nil || cmd.Exit != nil && ran+time.Since(restored) < timeout {
 			t.Errorf("%s: after %v: %+v, %v", name, time.Since(restored), cmd, err)
 		}
@@ -226,7 +226,7 @@ func TestPause_Timeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.want(t, "machine", "sleep 0.5", "")
-	// On a busy machine it may have run for as long as it may.
+	// On a busy machine the command may have run up to its timeout.
 	if cmd, err = f.GetCommand(t.Context(), cmd.ID); err != nil || cmd.Exit != nil && ran+time.Since(resumed) < timeout {
 		t.Errorf("%+v, %v", cmd, err)
 	}

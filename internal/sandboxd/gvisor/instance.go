@@ -121,7 +121,7 @@ func (in *instance) watch() {
 	if in.detached.Load() {
 		return
 	}
-	// The sentry has ended or is about to: make sure of it, and collect it.
+	// The sentry has ended or is about to: kill it, and reap it.
 	if derr := in.st.Sandbox.DestroyContainer(in.st.ID); derr != nil {
 		in.r.log.Error("sentry does not end", "id", in.st.ID, "error", derr)
 	}

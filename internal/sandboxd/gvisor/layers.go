@@ -33,8 +33,8 @@ type layer struct {
 	files openFiles
 }
 
-// openLayer opens what was saved in dir of a root, or of a drive if at is not
-// "/", to start a machine from it. It is to be sizeMB large.
+// openLayer opens the state saved in dir, of a root if at is "/", else of a drive, to
+// start a machine from it. The new file system has sizeMB MB.
 func openLayer(ctx context.Context, dir, at string, sizeMB int64) (*layer, error) {
 	s, err := machine.ReadState(dir)
 	if err != nil {
@@ -53,7 +53,7 @@ func openLayer(ctx context.Context, dir, at string, sizeMB int64) (*layer, error
 	default:
 		l.saved = s.Mounts[0]
 	}
-	// A sentry that finds that it does not fit crashes; see startError.
+	// A sentry crashes if the state does not fit; see startError.
 	if pages := fileOf(s, checkpointfiles.PagesFileName).Size; pages > sizeMB<<20 {
 		return nil, cay.Errorf(cay.TooLarge, "what was saved has %d MB, and does not fit into %d MB", (pages+1<<20-1)>>20, sizeMB).
 			WithHint("give it the size it had")
@@ -107,8 +107,8 @@ func (l *layer) find() (*fspb.Tmpfs, *fspb.MemoryFile, error) {
 	return tree, pages, nil
 }
 
-// maxManifest is more than the manifest of a machine with as many drives as it
-// may have.
+// maxManifest is more than the manifest of a machine with the largest number of drives,
+// in bytes.
 const maxManifest = 1 << 20
 
 // compose returns the files of all layers for a pager, which its sentry sees as
@@ -164,7 +164,7 @@ func compose(layers []*layer) (openFiles, error) {
 	return append(openFiles{manifest}, files...), nil
 }
 
-// farApart is more than any file of pages has.
+// farApart is larger than any file of pages.
 const farApart = 1 << 44
 
 // place returns where the layers' files of one name begin in the combined file that the

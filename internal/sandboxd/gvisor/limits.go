@@ -37,9 +37,9 @@ func (in *instance) memoryLimit() int64 {
 	return *in.st.Limits.Memory.Limit >> 20
 }
 
-// change has a group bounded by res. Lower limits are written in the order in
-// which the first ones were: version 1 refuses a bound on memory above that on
-// memory and swap together.
+// change bounds a group by res. Lower limits are written in the order of the first ones,
+// because version 1 refuses a bound on memory above the bound on memory and swap
+// together.
 func (g *group) change(res *specs.LinuxResources) error {
 	if g == nil {
 		return nil

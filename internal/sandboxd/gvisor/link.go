@@ -92,7 +92,7 @@ func relink(ctx context.Context, st *state, end *os.File) error {
 	}
 	defer conn.Close()
 	// The number or the name may be taken: by a process that was killed before it
-	// recorded what it did here, or by the guest. Each try takes both one further.
+	// recorded the link, or by the guest. Each try increases both.
 	for range maxStaleLinks {
 		name := linkName(st.Links)
 		st.Links++

@@ -127,8 +127,8 @@ func TestObstacles(t *testing.T) {
 	}
 }
 
-// A restore that the sentry never answers ends with the context of whoever waits for
-// it, and leaves nothing: gVisor waits for ever for connections of other namespaces.
+// A restore that the sentry never answers ends with the caller's context, and leaves
+// nothing behind: gVisor waits for ever for connections of other namespaces.
 func TestRestore_Hangs(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

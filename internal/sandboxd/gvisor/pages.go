@@ -167,8 +167,8 @@ type clientFDs []int
 // a few memory files.
 const maxClientFDs = 64
 
-// register keeps a descriptor. It has to be of a file, because a pager that had
-// the other end of its own socket would not notice its end.
+// register stores a descriptor. It must be of a file, because a pager that had the other
+// end of its own socket would not notice the sentry's end.
 func (c *clientFDs) register(fd int32) (int, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(fd), &st); err != nil {
@@ -277,8 +277,7 @@ func (r *pageReader) Wait(cs []stateio.Completion, minCompletions int) ([]statei
 	return cs, nil
 }
 
-// read does one read. At the end of the file it does a part of it, and returns
-// io.EOF.
+// read executes a read. At the end of the file it reads a part, and returns io.EOF.
 func (r *pageReader) read(q pageRead) (done uint64, err error) {
 	var want uint64
 	for _, fr := range q.ranges {

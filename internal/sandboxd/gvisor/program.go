@@ -47,8 +47,8 @@ func openProgram(path string) (*os.File, error) {
 		return nil, err
 	}
 	defer f.Close()
-	// In the process that is to execute it, the files that a sentry is given have
-	// taken the place of those with low numbers. See aboveProgram.
+	// In the child that executes the program, the sentry's files replace the descriptors
+	// with low numbers. See aboveProgram.
 	return dupAbove(f, tableFile)
 }
 

@@ -48,9 +48,8 @@ func (o *origin) close() error {
 	return o.files.Close()
 }
 
-// openStateFiles opens the State s in dir, and its files. The small ones, which
-// the sentry interprets, it verifies; the pages are for the pager to verify as
-// they are needed.
+// openStateFiles opens the State s in dir, and its files. It verifies the small files,
+// which the sentry interprets; the pager verifies the pages when they are needed.
 func openStateFiles(ctx context.Context, dir string, s *machine.State) (files openFiles, err error) {
 	for _, name := range append([]string{machine.StateName}, filesOf(s.Kind)...) {
 		f, err := os.Open(filepath.Join(dir, name))
@@ -102,8 +101,8 @@ func openMemory(ctx context.Context, spec machine.Spec, dir string) (*origin, er
 	return &origin{kind: machine.MemoryState, files: files}, nil
 }
 
-// openDisks opens what SaveDisk saved of a root in dir, if that is not "", and of
-// spec's drives, to start spec from it. It may be nothing.
+// openDisks opens the state of a root that SaveDisk saved in dir, unless dir is "", and
+// of spec's drives, to start spec from it. The result may be nil.
 func openDisks(ctx context.Context, spec machine.Spec, dir string) (_ *origin, err error) {
 	var layers []*layer
 	defer func() {

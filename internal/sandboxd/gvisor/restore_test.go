@@ -203,8 +203,8 @@ func findPagers(id string) (pids []int, err error) {
 	return pids, nil
 }
 
-// loading returns a copy of f that is still being loaded, and its pager, which has
-// stopped.
+// loading returns a copy of f that is still being loaded, and the process id of its
+// pager, which loading has stopped.
 func loading(t *testing.T, f *forkable) (box, int) {
 	t.Helper()
 	for range 20 { // a busy host may be slow to look
@@ -277,7 +277,7 @@ func TestPager_EndsWithMachine(t *testing.T) {
 	f := openForkable(t, nil)
 	holding(t, f, 256)
 	for range 2 {
-		b, _ := loading(t, f) // one that hangs is no obstacle
+		b, _ := loading(t, f) // a stopped pager is no obstacle
 		b.CloseIdleConnections()
 		if err := b.Destroy(t.Context()); err != nil {
 			t.Fatal(err)
@@ -288,7 +288,7 @@ func TestPager_EndsWithMachine(t *testing.T) {
 	}
 }
 
-// With other limits than its source's.
+// A restored machine may have other limits than its source.
 func TestRestore_Limits(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

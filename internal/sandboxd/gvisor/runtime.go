@@ -163,7 +163,7 @@ func sentryConfig(dir string) (*config.Config, error) {
 	return config.NewFromFlags(fs)
 }
 
-// validID is compiled when it is first needed, which in a helper is never.
+// validID is compiled at first use, so never in a helper process.
 var validID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9_]{1,64}$`) })
 
 // startFrom is Start with a saved state to begin with; from is nil to begin with the
@@ -368,7 +368,7 @@ func newDisk(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The sentry's filter does not let it do this for itself.
+	// The sentry's system call filter does not let the sentry do this itself.
 	pgalloc.IMAWorkAroundForMemFile(uintptr(fd))
 	return os.NewFile(uintptr(fd), "disk"), nil
 }

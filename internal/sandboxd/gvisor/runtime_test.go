@@ -200,7 +200,7 @@ func TestReap_HalfStarted(t *testing.T) {
 	if err := later.Reap(t.Context(), in.ID()); err != nil {
 		t.Fatal(err)
 	}
-	// It is our child, and stays a zombie until it is collected.
+	// The sentry is our child, and stays a zombie until it is reaped.
 	var status unix.WaitStatus
 	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil || !status.Signaled() {
 		t.Errorf("the sentry: %v, %v", status, err)
@@ -251,7 +251,7 @@ func TestSentry_Group(t *testing.T) {
 	}
 }
 
-// Programs of a guest are mapped from its images and from what it has written.
+// Programs of a guest are mapped from its images and from the files it has written.
 func TestNew_NoExec(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", unix.MS_NOEXEC, ""); err != nil {

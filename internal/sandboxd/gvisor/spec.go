@@ -12,8 +12,8 @@ import (
 // configEnv carries Spec.GuestConfig to the guest's init.
 const configEnv = "CAY_GUEST_CONFIG"
 
-// capabilities are what root in a guest holds: everything but raw sockets.
-// They are capabilities in the sentry's own kernel and mean nothing to the host.
+// capabilities are the capabilities of root in a guest: all but raw sockets. They exist
+// in the sentry's own kernel and mean nothing to the host.
 var capabilities = []string{
 	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND",
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
@@ -44,8 +44,8 @@ func ociSpec(s machine.Spec, bundle string) *specs.Spec {
 			Capabilities: &specs.LinuxCapabilities{
 				Bounding: capabilities, Effective: capabilities, Permitted: capabilities,
 			},
-			// gVisor would give the daemon's own limit. A descriptor in the guest takes none of the
-			// host's, only the sandbox's memory.
+			// By default gVisor sets the daemon's own limit. A descriptor in the guest
+			// takes no descriptor of the host, only the sandbox's memory.
 			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: maxFiles, Hard: maxFiles}},
 		},
 		Root:     &specs.Root{Path: bundle},

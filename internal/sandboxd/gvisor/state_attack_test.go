@@ -208,8 +208,8 @@ func resealed(t *testing.T, from string, change func(name string, b []byte) []by
 	return dir
 }
 
-// Root in the guest cannot make a drive larger, and what it can make of a
-// read-only one is its own.
+// Root in the guest cannot make a drive larger, and its changes to a read-only drive stay
+// in its own machine.
 func TestAttack_RemountedDrive(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, func(s *machine.Spec) {
@@ -276,8 +276,8 @@ sync`); code != 0 {
 	}
 }
 
-// Row S6: a sentry that crashes over a save, as one does whose writer ends while it
-// opens the files, is seen to have ended when the save returns.
+// Row S6: if a sentry crashes during a save, for example because its writer ends while it
+// opens the files, the machine's end is known when the save returns.
 func TestCheckpoint_CrashedSentry(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

@@ -150,7 +150,7 @@ func TestTrust(t *testing.T) {
 		"python":   `python3 -c 'import urllib.request as u; u.urlopen("https://localhost:8443/")'`,
 		"requests": `python3 -c 'from pip._vendor import requests; requests.get("https://localhost:8443/").raise_for_status()'`,
 		"node":     `node -e 'fetch("https://localhost:8443/").then(() => process.exit(0), e => { console.log(e); process.exit(1) })'`,
-		// It finds no package, but then it has asked.
+		// pip finds no package, but it has asked the server.
 		"pip": `out=$(pip download --retries 0 --index-url https://localhost:8443/ nothing 2>&1); echo "$out"; ! grep -qi certificate <<<"$out"`,
 		// Without environment variables, as outside a login or in a service.
 		"curl without environment":   `env -i PATH="$PATH" curl -sS -o /dev/null https://localhost:8443/`,

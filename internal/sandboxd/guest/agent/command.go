@@ -151,8 +151,8 @@ func (s *Server) timeout(c *command) {
 	c.mu.Unlock()
 	sig := c.timeoutSignal
 	set(&sig, syscall.SIGTERM)
-	// Having exited meanwhile is what the signals are for. A stopped process
-	// sees most of them only when it goes on.
+	// An error means that the command has exited meanwhile, as it should. A stopped
+	// process gets most signals only when it continues.
 	_ = c.signal(sig)
 	_ = c.signal(syscall.SIGCONT)
 	c.after(s.cfg.Limits.KillAfter, func() { _ = c.signal(syscall.SIGKILL) })
@@ -218,8 +218,8 @@ type pipeReaders struct {
 // past is a deadline in the past.
 var past = time.Unix(1, 0)
 
-// catchUp has all read that is in the pipes now, and returns when it was. From
-// now on what finds no room in the log is lost.
+// catchUp reads all bytes that are in the pipes now, and returns when they are read. From
+// now on bytes that find no room in the log are lost.
 func (p *pipeReaders) catchUp(output []*os.File) {
 	close(p.hurried)
 	for _, f := range output {
@@ -289,8 +289,8 @@ func (s *Server) detach(c *command, p *pipeReaders) {
 
 var readBuffers = sync.Pool{New: func() any { b := make([]byte, guest.MaxPayload); return &b }}
 
-// read copies from a pipe or terminal to the log until it ends. At the deadline
-// set by catchUp it calls caughtUp when it has copied what is there.
+// read copies from a pipe or terminal to the log until it ends. At the deadline set by
+// catchUp it copies the queued bytes and calls caughtUp.
 func (c *command) read(kind guest.Kind, f *os.File, hurried <-chan struct{}, caughtUp func()) {
 	conn, err := f.SyscallConn()
 	for err == nil {

@@ -197,8 +197,8 @@ type atomicFile struct {
 // tempPrefix begins the names of files that are not complete yet.
 const tempPrefix = ".cay-"
 
-// createAtomic begins to replace or make a file. Mode 0 means the old file's,
-// else 0644; unless own is asked for, an old file's owner stays.
+// createAtomic begins to replace or make a file. Mode 0 means the old file's mode, else
+// 0644; unless chown is set, an old file's owner stays.
 func createAtomic(real string, mode uint32, own owner, chown bool) (*atomicFile, error) {
 	i := strings.LastIndexByte(real, '/')
 	f := &atomicFile{name: real[i+1:], mode: mode, tmp: tempPrefix + rand.Text()}

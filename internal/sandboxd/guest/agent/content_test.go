@@ -16,8 +16,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Files of all sizes are read whole and in part, small ones with one call of the
-// kernel for all that is answered.
+// Files of all sizes are read whole and in part, small files with one write for the whole
+// answer.
 func TestReadFile_Sizes(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

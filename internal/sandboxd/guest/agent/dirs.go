@@ -43,8 +43,8 @@ func openDir(at int, name string, follow bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// openBeneath opens a directory below root. It follows links, but refuses those
-// that lead out of it, or are absolute, unless root is the whole of all files.
+// openBeneath opens a directory below root. It follows links, but refuses absolute links
+// and links that lead out of root, unless whole is set: then root is the machine's /.
 func openBeneath(root *os.File, name string, whole bool) (*os.File, error) {
 	var stack []*os.File // the open directories from root down to the current one
 	top := func() *os.File {

@@ -105,8 +105,9 @@ func (s *Server) newGit(ctx context.Context, req guest.SourceRequest, dir string
 	maps.Copy(g.env, map[string]string{
 		"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "", "GIT_ALLOW_PROTOCOL": "http:https", "GCM_INTERACTIVE": "never",
 	})
-	// Helpers of the image would be asked first, and keep what ours says. Ours is
-	// asked for this one server: a redirection to another gets nothing.
+	// git would ask the image's credential helpers first, and they would store our
+	// credentials, so they are removed. Our helper is set for this one server: a
+	// redirection to another server gets no credentials.
 	g.helper = []string{"-c", "credential.helper="}
 	if user != "" || password != "" {
 		g.secret = map[string]string{"CAY_SOURCE_USERNAME": user, "CAY_SOURCE_PASSWORD": password}
@@ -146,7 +147,7 @@ func (g *git) exec(env map[string]string, options, args []string) ([]byte, error
 	return nil, cay.Errorf(code, "git %s failed with exit code %d: %s", args[0], h.code, h.said)
 }
 
-// unreachable are words of git about servers that may answer another time.
+// unreachable matches git's messages about servers that may answer another time.
 var unreachable = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)could not resolve|failed to connect|couldn't connect|connection (was )?(reset|refused|timed out)|timed out|timeout|returned error: (429|5\d\d)|early EOF|hung up`)
 })

@@ -121,7 +121,7 @@ func (g *globber) walk(dir string, elems []string) error {
 		return g.step(next, elems[1:])
 	}
 	return g.each(dir, func(name string, _ bool) error {
-		// The pattern was validated, so an error cannot be.
+		// The pattern was validated, so there is no error.
 		if ok, err := doublestar.Match(elem, name); err != nil || !ok {
 			return nil
 		}

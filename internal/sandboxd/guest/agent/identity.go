@@ -194,7 +194,7 @@ func (d *identity) become(before guest.Identity, known bool, next guest.Identity
 	return next, errors.Join(problems...)
 }
 
-// sameSandbox reports whether both machines are of one sandbox.
+// sameSandbox reports whether both machines belong to the same sandbox.
 func sameSandbox(a, b guest.Identity) bool { return a.Sandbox != "" && a.Sandbox == b.Sandbox }
 
 // hostLine is our line of /etc/hosts: sudo looks up its own host at every call.
@@ -230,8 +230,8 @@ func (d *identity) recorded() (who guest.Identity, known bool) {
 	return who, true
 }
 
-// editedName returns the name somebody has written into /etc/hostname in the
-// place of ours, as any machine would have it at its next start, or name.
+// editedName returns the name that a user has written into /etc/hostname in place of
+// ours, because any machine would take it at its next start; otherwise name.
 func (d *identity) editedName(ours, name string) string {
 	data, err := d.files.read("/etc/hostname", maxIdentityFile, 0)
 	edited := strings.TrimSpace(string(data))

@@ -253,7 +253,7 @@ func TestIdentify_lost(t *testing.T) {
 	}
 }
 
-// lossy is a connection of which answers get lost.
+// lossy is a connection that loses answers.
 type lossy struct{ net.Conn }
 
 func (c lossy) Read(p []byte) (int, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// unpackWith unpacks an archive on a machine whose memory is used so, and returns
-// how many members of it are there then.
+// unpackWith unpacks an archive on a machine with the given memory use, and returns how
+// many members exist afterwards.
 func unpackWith(t *testing.T, dir string, use memoryUse, n int, size int64) (int, error) {
 	t.Helper()
 	var b bytes.Buffer

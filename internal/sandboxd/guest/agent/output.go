@@ -425,7 +425,7 @@ func (l *outputLog) fromLocked(cursor int64) []segment {
 	return out
 }
 
-// advance says that all before cursor has been read.
+// advance records that all bytes before cursor have been read.
 func (r *outputReader) advance(cursor int64) {
 	r.log.all.mu.Lock()
 	r.cursor, r.stalledAt = cursor, time.Time{}

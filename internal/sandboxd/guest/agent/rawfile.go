@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawFile is the descriptor of a regular file. An os.File makes two or three system
-// calls to learn what it can wait for, and each takes a sandbox 10 to 50 µs.
+// rawFile is the descriptor of a regular file. An os.File makes two or three system calls
+// to find out whether it can be polled, each of which takes 10 to 50 µs in a sandbox.
 type rawFile int
 
 // Read implements io.Reader.

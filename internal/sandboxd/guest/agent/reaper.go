@@ -38,7 +38,7 @@ func (r *Reaper) Run() {
 		failures := r.failures.Load()
 		pid, err := process.AwaitExit(0)
 		if err == unix.ECHILD {
-			// Orphans come from children, so there is nothing until we start one.
+			// Orphans come from children, so there are no processes until we start one.
 			select {
 			case <-r.spawned:
 			case none := <-r.alone:

@@ -46,8 +46,8 @@ type Config struct {
 	// Root is the directory all paths are below: "/" in a sandbox. Elsewhere it
 	// keeps the files of a test apart; it does not confine commands.
 	Root string
-	// User and WorkDir are what commands and files get that do not name their
-	// own, until an identity request changes them. Empty means root and /.
+	// User and WorkDir are the defaults of commands and files, until an identity request
+	// changes them. Empty means root and /.
 	User    string
 	WorkDir string
 	// SetHostname sets the machine's name, which may still be unset. Nil: the name stays.
@@ -209,9 +209,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// begin counts a request in workers, until it is done with. It returns false if the
-// server is closed. net/http waits neither for handlers nor for who has taken a
-// connection over.
+// begin counts a request in workers, until its end. It returns false if the server is
+// closed. net/http waits neither for handlers nor for hijacked connections.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -391,8 +390,8 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-// writeError answers with an error, unless the answer has begun: then it cuts
-// the connection, so that what was sent is not taken for all.
+// writeError answers with an error, unless the answer has begun: then it cuts the
+// connection, so that a partial answer is not taken for a whole one.
 func writeError(w http.ResponseWriter, err error) {
 	if _, ok := errors.AsType[*begunError](err); ok {
 		panic(http.ErrAbortHandler)
@@ -430,8 +429,8 @@ func (p *problems) all() error {
 	return errors.Join(p.errs...)
 }
 
-// Report makes an error part of the health the daemon asks for. It is for what
-// went wrong before commands run and must not keep a machine from starting.
+// Report adds an error to the health that the daemon asks for. It is for failures before
+// commands run, which must not keep a machine from starting.
 func (s *Server) Report(err error) { s.problems.add(err) }
 
 // Running is how many commands run.

@@ -68,7 +68,7 @@ func (s *Server) prepare(p sandbox.CommandParams) (*plan, error) {
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		pl.env = append(pl.env, k+"="+env[k])
 	}
-	// gVisor's own bound is wider, and it says that memory is short.
+	// gVisor's own bound is higher, and its error would say that memory is short.
 	if argv, all := argsBytes(p.Argv), argsBytes(p.Argv)+argsBytes(pl.env); all > maxArgsBytes {
 		return nil, cay.Errorf(cay.Invalid, "argv (%d bytes) and the environment (%d bytes) are longer together than %d bytes", argv, all-argv, maxArgsBytes).
 			WithHint("write long input to a file, or to stdin")

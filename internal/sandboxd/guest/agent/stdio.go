@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// stdio is what connects a process to the agent. All descriptors close on
-// exec; the child gets its own three by dup.
+// stdio connects a process to the agent. All descriptors close on exec; the child gets
+// copies of its own three by dup.
 type stdio struct {
 	child  [3]int // of the child: to close when it was started
 	shared bool   // but for the first
@@ -24,8 +24,8 @@ type stdio struct {
 	tty    bool
 }
 
-// pipes has those of the next command ready: to make them takes ten system calls, in a
-// sandbox a third of a millisecond that the command would wait for.
+// pipes has the pipes of the next command ready: making them takes ten system calls,
+// which in a sandbox would delay the command by 1/3 ms.
 type pipes struct {
 	mu     sync.Mutex // guards what follows
 	next   *stdio     // nil: not prepared

@@ -55,8 +55,8 @@ type trustStore struct {
 	state atomic.Pointer[guest.Trust]
 }
 
-// Trust makes programs trust certificates; see guest.Client.Trust. It reports
-// what failed in the result, because that must not keep a machine from starting.
+// Trust makes programs trust certificates; see guest.Client.Trust. It reports failures in
+// the result, because they must not keep a machine from starting.
 func (s *Server) Trust(req guest.TrustRequest) guest.Trust {
 	s.trust.mu.Lock()
 	defer s.trust.mu.Unlock()
@@ -260,8 +260,8 @@ func withSection(base, extra []byte) []byte {
 	return append(all, sectionEnd...)
 }
 
-// writeAnchors makes the files of ours in a directory of single certificates
-// those given. If the directory is not there it is made, or nothing is done.
+// writeAnchors replaces the agent's files in a directory of single certificates by certs.
+// It makes a missing directory if make is set, else it does nothing there.
 func (t *trustStore) writeAnchors(dir string, certs [][]byte, make bool) error {
 	real, err := t.locate(dir)
 	if err != nil {

@@ -53,7 +53,7 @@ func image(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// read reads a file of a root directory, with links as they are within it.
+// read reads a file below a root directory, with links resolved within it.
 func read(t *testing.T, root, name string) string {
 	t.Helper()
 	for range 10 {

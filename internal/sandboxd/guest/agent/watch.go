@@ -144,8 +144,8 @@ func (q *eventQueue) take() (events []guest.FileEvent, overflow bool) {
 	return events, overflow
 }
 
-// watcher turns what inotify says about directories into events. All but the
-// queue belongs to the goroutine of run, after open.
+// watcher turns inotify's events of directories into a sequence of guest.FileEvents.
+// After open, all fields but the queue belong to the goroutine of run.
 type watcher struct {
 	file      *os.File // of inotify
 	fd        int

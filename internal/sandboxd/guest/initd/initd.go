@@ -128,7 +128,7 @@ func writeFiles(server *agent.Server, cfg guest.Config) *sync.WaitGroup {
 	return &written
 }
 
-// shutDown ends all processes, which have a moment to do it themselves.
+// shutDown ends all processes, after termGrace to end by themselves.
 func shutDown(server *agent.Server) error {
 	_, err := server.Quiesce(termGrace)
 	return errors.Join(err, server.Close())

@@ -115,7 +115,7 @@ func enter(root string) error {
 	return loopbackUp()
 }
 
-// Neither is one: the init does not look inside.
+// Neither is a valid certificate: init does not parse certificates.
 const (
 	imageCertificate = "-----BEGIN CERTIFICATE-----\naW1hZ2U=\n-----END CERTIFICATE-----\n"
 	givenCertificate = "-----BEGIN CERTIFICATE-----\nZ2l2ZW4=\n-----END CERTIFICATE-----\n"
@@ -172,7 +172,7 @@ func boot(t testing.TB, adjust func(*guest.Config)) *machine {
 	}
 	started := make(chan error, 1)
 	go func() {
-		// The thread that started it must live as long, because of Pdeathsig.
+		// The thread that started the process must live as long, because of Pdeathsig.
 		runtime.LockOSThread()
 		started <- m.cmd.Start()
 		<-t.Context().Done()

@@ -93,8 +93,8 @@ func Start(p Program) (pid int, err error) {
 	}
 	do(unix.SYS_EXECVE, uintptr(unsafe.Pointer(c.path)), uintptr(unsafe.Pointer(&c.argv[0])), uintptr(unsafe.Pointer(&c.envv[0])))
 
-	// Nothing of ForkExec's lock is needed: it is for descriptors that are open for a
-	// moment before they are marked to close on exec, and on Linux none is.
+	// ForkExec's lock is not needed: it protects descriptors that are open for a moment
+	// before they are marked close-on-exec, and on Linux there are none.
 	pid = block(c)
 	runtime.KeepAlive(c)
 	if pid < 0 {
