@@ -28,9 +28,9 @@ func isSentry(pid int, id string) (bool, error) {
 	return args[0] == sentry.Name && slices.Contains(args, "boot") && args[len(args)-1] == id, nil
 }
 
-// filepath.Glob would treat a directory that cannot be opened as empty.
+// sentries returns the process ids of a machine's sentry: a single id, or no id.
 func sentries(id string) ([]int, error) {
-	// Not filepath.Glob, to which a directory that cannot be opened is an empty one.
+	// filepath.Glob would treat a directory that cannot be opened as empty.
 	all, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err

@@ -54,12 +54,10 @@ func (c *comparison) end() {
 // Volatile says which differences between two disks do not count, by the path of a
 // file without a leading slash.
 type Volatile struct {
-	// Contents are regular files that count only by the result of the function. The
-	// function is given the whole content, of at most 64 KiB. Larger files count
-	// unchanged.
+	// Times are the files whose modification time does not count.
 	Times []string
-	// Contents are regular files of which only what the function returns counts. It
-	// is given the whole content, of at most 64 KiB. Larger files count as they are.
+	// Contents are regular files that count only by the result of the function. The
+	// function is given the whole content, of at most 64 KiB. Larger files count unchanged.
 	Contents map[string]func([]byte) []byte
 }
 
