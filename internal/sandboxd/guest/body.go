@@ -61,8 +61,8 @@ func (b *body) attach(req *http.Request) *http.Request {
 	}))
 }
 
-// attempt is the body of one attempt of the request; net/http closes it after the
-// attempt.
+// attempt is the body of one attempt of the request. net/http closes it after the
+// attempt, which must not close the body itself.
 type attempt struct{ *body }
 
 func (attempt) Close() error { return nil }

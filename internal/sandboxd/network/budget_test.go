@@ -55,7 +55,7 @@ func watch(t *testing.T, cfg *EgressConfig) *sockets {
 	return s
 }
 
-// glance is how often a test looks whether sockets are as it waits for them to be.
+// glance is the interval at which a test looks whether sockets have reached a state.
 const glance = 20 * time.Millisecond
 
 // look calls f with each socket that is open.
@@ -192,8 +192,8 @@ func awaitNothing(t *testing.T, e *Egress) {
 	}
 }
 
-// The same by many guests: all of them together stay within the daemon's bound, are
-// told why they get no more, and take nothing from what is sure to another.
+// Many guests together stay within the daemon's bound, are told why they get no more, and
+// take no bytes from the sure budget of another guest.
 func TestBudget_guests(t *testing.T) {
 	const guests, each, size, sure = 12, 60, 32 << 20, 4 * connectionFloor
 	var opened *sockets

@@ -135,8 +135,8 @@ func (l *Link) dialDirect(ctx context.Context, dst netip.AddrPort) (net.Conn, er
 	return l.dialAddr(ctx, dst, 1)
 }
 
-// resolve returns the addresses of a name, which may be one itself. There is at
-// least one, or an error.
+// resolve returns the addresses of a name, which may itself be an address. It returns at
+// least one address, or an error.
 func (l *Link) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return []netip.Addr{ip.Unmap()}, nil

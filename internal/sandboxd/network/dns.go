@@ -38,8 +38,8 @@ var qtypes = []uint16{
 	dns.TypeNAPTR, dns.TypeCAA, dns.TypeDS, dns.TypeDNSKEY, dns.TypeTLSA, dns.TypeSSHFP, dns.TypeURI,
 }
 
-// answer returns the packed answer to a packed query to dst, or nil for what is
-// not one. limit is the largest answer in bytes; a larger one is truncated.
+// answer returns the packed answer to a packed query to dst, or nil if query is no valid
+// query. limit is the largest answer in bytes; a larger answer is truncated.
 func (l *Link) answer(ctx context.Context, dst netip.AddrPort, query []byte, datagram bool) []byte {
 	var q dns.Msg
 	if q.Unpack(query) != nil || q.Response {

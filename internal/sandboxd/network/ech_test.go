@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// echConfig is a list with one configuration for encrypted hellos, whose outer
+// echConfig returns a list with a single configuration for encrypted hellos, whose outer
 // name is public.
 func echConfig(t *testing.T, public string) []byte {
 	t.Helper()

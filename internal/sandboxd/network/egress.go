@@ -17,8 +17,8 @@ import (
 // EgressConfig describes an Egress. The zero value of each field is usable.
 type EgressConfig struct {
 	Logger *slog.Logger
-	// Nameservers are the addresses of name servers, with or without a port.
-	// None means the host's.
+	// Nameservers are the addresses of name servers, with or without a port. Empty means
+	// the host's name servers.
 	Nameservers []string
 	// AllowRanges are special-purpose ranges the operator lets guests reach.
 	AllowRanges []netip.Prefix
@@ -26,27 +26,27 @@ type EgressConfig struct {
 	// addresses, never names.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// OwnPorts returns the TCP ports at which this process serves on the host's
-	// addresses. No guest reaches it there, whatever the operator allows. Nil: none;
-	// 0 is no port.
+	// addresses. No guest reaches these ports there, whatever the operator allows. Nil:
+	// no ports; a port 0 is ignored.
 	OwnPorts func() []uint16
 	// Proxy serves connections whose requests must be read. With a nil Proxy such
 	// connections are refused. It must be closed after the Egress.
 	Proxy *intercept.Proxy
-	// UpstreamProxy says which destinations are reached through an HTTP or HTTPS
-	// proxy of the host. Nil means none. Roots are the authorities that an HTTPS
-	// proxy's certificate is verified by, nil the system's.
+	// UpstreamProxy says which destinations are reached through an HTTP or HTTPS proxy of
+	// the host. Nil means no proxy. Roots are the authorities that verify an HTTPS
+	// proxy's certificate, nil the system's.
 	UpstreamProxy *httpproxy.Config
 	Roots         *x509.CertPool
 	// ForwardToken makes the token by which the receiver of a forwarded request
 	// recognizes the machine. Nil: no token is sent.
 	ForwardToken func(ctx context.Context, machine, audience string) (string, error)
-	// Limits are the most a sandbox can have, and what it has if its policy does
-	// not say. Zeros are the defaults of this package, or no bound.
+	// Limits are the highest limits of a sandbox, and the defaults for policies without
+	// limits. Zeros are the defaults of this package, or no bound.
 	Limits sandbox.NetworkLimits
 }
 
-// Egress is what all links of a daemon share: the way out. Make it with
-// NewEgress, and close it when all its links are.
+// Egress is the way out that all links of a daemon share. Make it with NewEgress, and
+// close it after all its links are closed.
 type Egress struct {
 	cfg      EgressConfig
 	log      *slog.Logger
@@ -80,5 +80,5 @@ func NewEgress(cfg EgressConfig) (*Egress, error) {
 	return e, nil
 }
 
-// Close ends lookups under way and frees what the links shared.
+// Close ends lookups under way and frees the resources shared by the links.
 func (e *Egress) Close() { e.resolver.close() }

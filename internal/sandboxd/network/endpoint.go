@@ -29,8 +29,8 @@ type endpoint struct {
 	file *os.File
 	conn syscall.RawConn
 	done sync.WaitGroup // the reader
-	// patient is held by who waits for room, of whom there is one at a time: the
-	// deadline is the file's.
+	// patient is held by the sender that waits for room, one at a time, because the write
+	// deadline belongs to the file.
 	patient chan struct{}
 
 	mu         sync.RWMutex // guards dispatcher
@@ -53,8 +53,8 @@ func newEndpoint(fd int) (*endpoint, error) {
 	return &endpoint{file: file, conn: conn, patient: make(chan struct{}, 1)}, nil
 }
 
-// small is up to what size, in bytes, a packet is copied out of the receive
-// buffer rather than handed on with it.
+// small is the size, in bytes, up to which a packet is copied out of the receive buffer
+// instead of passed on with the whole buffer.
 const small = 32 << 10
 
 // read delivers packets until the endpoint is detached or the peer is gone.
@@ -135,7 +135,7 @@ func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) 
 
 // send writes one packet if there is room in the socket.
 func (e *endpoint) send(parts [][]byte) (err error) {
-	// Not by Write, which waits for another that waits.
+	// Not by Write, which would block behind another waiting Write.
 	if cerr := e.conn.Control(func(fd uintptr) { err = writev(fd, parts) }); cerr != nil {
 		return cerr
 	}

@@ -118,8 +118,8 @@ func TestEndpoint_FullPeer(t *testing.T) {
 	}
 }
 
-// Calls at the same time wait for room as long as each alone would, so that a guest
-// that does not read holds up none of them for ever.
+// Concurrent calls wait for room as long as a single call would, so that a guest that
+// does not read blocks no call for ever.
 func TestEndpoint_FullPeer_together(t *testing.T) {
 	ours, guests, err := Pair()
 	if err != nil {

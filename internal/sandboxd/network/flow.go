@@ -60,8 +60,8 @@ func (l *Link) newFlow(protocol string, dst netip.AddrPort) *flow {
 	return f
 }
 
-// admit makes dst a flow of the link, if there is room for it. A flow that is
-// not admitted has been recorded, and is nil.
+// admit adds a flow to dst to the link, if the limits allow it. Otherwise it records the
+// refusal and returns nil.
 func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
 	l.mu.Lock()
 	if l.closed {
@@ -86,8 +86,8 @@ func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
 	return f
 }
 
-// leave ends a flow and gives back its place, once the guest and the server have
-// taken what was sent to them: until then it costs memory.
+// leave ends a flow and gives back its place, once the guest and the server have taken
+// the bytes sent to them: until then the bytes take memory.
 func (f *flow) leave() {
 	f.close(nil)
 	if f.guest != nil {
@@ -169,10 +169,9 @@ func (f *flow) close(cause error) {
 	}
 }
 
-// learn adds to what is known of the flow and judges it by that. It is the one
-// way to a decision about what leaves: SetPolicy first puts the new policy in
-// place and then looks at all flows, so either we see the policy here or it
-// sees the facts there.
+// learn adds facts to the flow and judges the flow by them. Every decision about data
+// that leaves passes through learn. SetPolicy first stores the new policy and then judges
+// all flows, so either learn sees the new policy or SetPolicy sees the new facts.
 func (f *flow) learn(add func(*facts)) policy.Decision {
 	f.mu.Lock()
 	add(&f.known)

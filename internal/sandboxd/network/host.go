@@ -24,8 +24,8 @@ const hostRefresh = 5 * time.Second
 
 var host = &hostAddrs{list: net.InterfaceAddrs}
 
-// has reports whether ip is an address of this machine. If that cannot be told
-// it says so by an error, and the address must be taken for one.
+// has reports whether ip is an address of this machine. On an error, the caller must
+// assume that it is.
 func (h *hostAddrs) has(ip netip.Addr) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

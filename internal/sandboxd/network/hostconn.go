@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// silence is how long a server may take nothing of what was sent to it: longer
-	// than that and its connection ends, also if it says that it has no room.
+	// silence is how long a server may take no sent bytes: afterwards its connection
+	// ends, also if the server announces a window of 0.
 	silence = 5 * time.Minute
 	// pieceBelow is the size of a window, in bytes, below which the kernel gets the data
 	// in pieces that it keeps apart. The kernel merges other pieces up to 64 KiB, without
@@ -118,8 +118,8 @@ func heldBy(raw syscall.RawConn) (received, sent int64) {
 
 // socketMemory is heldBy for an open socket.
 func socketMemory(fd int) (received, sent int64) {
-	// SO_MEMINFO is an array of 32-bit words, and so is this type, the only one that
-	// package unix reads such an option into. It has all but the last word.
+	// SO_MEMINFO is an array of 32-bit words. ICMPv6Filter is the only type that package
+	// unix can read such an option into; it has all words of the array but the last.
 	info, err := unix.GetsockoptICMPv6Filter(fd, unix.SOL_SOCKET, unix.SO_MEMINFO)
 	if err != nil {
 		return 0, 0

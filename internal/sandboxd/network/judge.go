@@ -18,8 +18,8 @@ var dotDenied = policy.Decision{Rule: "blocked port 853", Reason: "DNS over TLS 
 // inFavour is a decision that no rule made.
 var inFavour = policy.Decision{Verdict: policy.Allow}
 
-// judge says what today's policy makes of all that is known of a flow. It is
-// asked at each step of the flow's way, and again when the policy changes.
+// judge returns the decision of today's policy on all known facts of a flow. It is called
+// at each step of a flow, and again when the policy changes.
 func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 	p := l.policy.Load()
 	if k.stage == waiting {
@@ -133,8 +133,8 @@ func (e *Egress) isDaemon(ip netip.Addr, port uint16) bool {
 	return own || err != nil || ip.IsLoopback() || ip.IsUnspecified()
 }
 
-// closedPort decides by the ports that are closed to every sandbox. listed says
-// that the policy names the port with a name, which opens those of mail.
+// closedPort decides by the ports that are closed to every sandbox. listed says that the
+// policy lists the port with a name, which opens the ports of mail.
 func closedPort(dst netip.AddrPort, listed bool) policy.Decision {
 	port := dst.Port()
 	switch {

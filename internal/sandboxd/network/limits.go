@@ -85,15 +85,15 @@ func (m *meter) set(perSecond, total int64) {
 			d.pace.SetLimit(rate.Inf)
 			continue
 		}
-		// A tenth of a second makes up for moments without the processor, and
-		// keeps what is measured over seconds close to the limit.
+		// A burst of 100 ms makes up for moments without a CPU, and keeps the rate
+		// measured over seconds close to the limit.
 		d.pace.SetBurst(int(min(max(perSecond/10, 1024), 64<<20)))
 		d.pace.SetLimit(rate.Limit(perSecond))
 	}
 }
 
-// chunk is how many of n bytes should be taken at once, so that a slow pace is
-// an even one.
+// chunk returns how many of n bytes should be taken at once, so that a low rate is an
+// even rate.
 func (d *direction) chunk(n int) int {
 	if d.pace.Limit() == rate.Inf {
 		return n

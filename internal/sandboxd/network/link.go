@@ -41,8 +41,8 @@ const (
 	PrefixLen = 30
 	// MTU is in bytes. Large, since a packet never leaves this machine.
 	MTU = 65000
-	// ReadyPort is where on the gateway a guest knocks when it accepts
-	// connections. The connection is refused; the knock is what counts.
+	// ReadyPort is the port on the gateway that a guest dials when it accepts
+	// connections. The connection is refused; the attempt is the signal.
 	ReadyPort = 1
 
 	dnsPort = 53
@@ -249,10 +249,10 @@ func (l *Link) connect(ctx context.Context, port uint16) (*guestConn, error) {
 	return newGuestConn(&wq, ep), nil
 }
 
-// DialPort is Dial for what the guest serves to others: the traffic counts and
-// is bounded like that of the guest's own connections. Errors: unavailable if
-// nothing listens there, quota_exceeded if no more bytes may flow, or too many
-// connections are open or hold too much.
+// DialPort is Dial for ports that the guest serves to others: the traffic counts and is
+// bounded as the traffic of the guest's own connections. Errors: unavailable if no
+// program listens there, quota_exceeded if no more bytes may flow, or too many
+// connections are open or hold too many bytes.
 func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	if l.meter.exhausted() {
 		return nil, cay.Errorf(cay.QuotaExceeded, "%s", l.totalDenied().Reason)
@@ -334,8 +334,8 @@ func (l *Link) exhaust() {
 // OnFlow makes f hear of every flow from now on; it must not block. nil stops it.
 func (l *Link) OnFlow(f func(sandbox.Flow)) { l.records.send(f) }
 
-// Traffic returns the payload bytes relayed from the outside to the guest and
-// from the guest to the outside since NewLink, and what SetTraffic added.
+// Traffic returns the payload bytes relayed from the outside to the guest and from the
+// guest to the outside since NewLink, plus the bytes that SetTraffic added.
 func (l *Link) Traffic() (ingress, egress int64) {
 	return l.meter.ingress.bytes.Load(), l.meter.egress.bytes.Load()
 }

@@ -146,8 +146,8 @@ func TestOutbound_Raw(t *testing.T) {
 	}
 }
 
-// Connections that the handler passes are the policy's to decide, with the server's
-// own certificate, as are those to names that are not handled.
+// The policy decides connections that the handler passes, with the server's own
+// certificate, and connections to names that are not handled.
 func TestOutbound_Passed(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, handled(allowAll(), "*"))
@@ -269,8 +269,8 @@ func TestOutbound_Cut(t *testing.T) {
 	}
 }
 
-// Handled names resolve: to their own addresses where the policy lets them, else to a
-// placeholder, without a question to any name server.
+// Handled names resolve to their own addresses if the policy allows them, else to a
+// placeholder, without a query to any name server.
 func TestOutbound_DNS(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// DNS over TLS is closed whatever the policy, also to servers whose name it allows,
-// and by way of the address that stands for names.
+// DNS over TLS is blocked under every policy, also to servers whose name is allowed, and
+// by way of the placeholder address.
 func TestDot(t *testing.T) {
 	t.Parallel()
 	named := sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "api.example.com"}}}

@@ -98,8 +98,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A name whose address changes between the guest's look and ours, or between
-// two of ours, is judged by the one that is dialled.
+// If the address of a name changes between the guest's lookup and the daemon's, or
+// between two lookups of the daemon, the dialled address is judged.
 func TestTLS_rebinding(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, custom("*"))
@@ -118,7 +118,7 @@ func TestTLS_rebinding(t *testing.T) {
 	}
 }
 
-// helloBytes is a ClientHello as crypto/tls makes it.
+// helloBytes returns a ClientHello made by crypto/tls.
 func helloBytes(t *testing.T, c *tls.Config) []byte {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -401,8 +401,8 @@ func TestDenyAll(t *testing.T) {
 	}
 }
 
-// A connection that was accepted before the mode became deny-all, and says only then what it is
-// for, is answered nothing either.
+// A connection that was accepted before the mode became deny-all, and names its
+// destination only afterwards, gets no answer either.
 func TestDenyAll_accepted(t *testing.T) {
 	t.Parallel()
 	for name, says := range map[string]struct {

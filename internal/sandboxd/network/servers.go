@@ -91,7 +91,7 @@ func (s *servers) dialJudged(ctx context.Context, name string, port uint16) (net
 		c.Close()
 		return nil, errClosed
 	}
-	// The policy may have changed meanwhile, before it could see this one.
+	// The policy may have changed before SetPolicy could see this connection.
 	if d := c.judge(); d.Verdict != policy.Allow {
 		c.Close()
 		return nil, &errDenied{d}
@@ -183,7 +183,7 @@ func (c *serverConn) free() {
 		l.share.give(connectionFloor)
 		return
 	}
-	// A link that is closed has given back everything.
+	// A closed link has given back all bytes already.
 	l.start(func() {
 		<-h.gone
 		l.share.give(connectionFloor)

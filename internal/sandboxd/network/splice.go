@@ -100,8 +100,8 @@ func (c *guestConn) await(idle func()) {
 	}
 }
 
-// untakenTime is how long the end of a connection waits for a guest that takes
-// nothing of what was sent to it. The stack waits as long for a guest's own end.
+// untakenTime is how long a closed connection waits for a guest that takes no sent bytes.
+// The stack waits as long for a guest's own end.
 const untakenTime = time.Minute
 
 // Close implements net.Conn. Written bytes are still delivered; see settle.
@@ -142,7 +142,7 @@ func reset(c net.Conn) {
 		reset(c.NetConn())
 		return
 	case interface{ SetLinger(int) error }:
-		// Only fails if it is closed.
+		// SetLinger fails only on a closed connection.
 		_ = c.SetLinger(0)
 	}
 	c.Close()
@@ -205,8 +205,8 @@ func (b *loan) free() {
 	b.small, b.large = nil, nil
 }
 
-// await returns when Read of conn has something to say, if conn can tell; else at
-// once. If it waits, it calls idle before.
+// await returns when a Read of conn would not block, if conn supports it; else at once.
+// Before it waits, it calls idle.
 func await(conn net.Conn, idle func()) {
 	if c, ok := conn.(interface{ await(idle func()) }); ok {
 		c.await(idle)
@@ -388,8 +388,8 @@ func (c *inbound) reset() {
 	c.leave()
 }
 
-// leave gives back the place of a closed connection, once the guest has taken
-// what was sent to it: until then it costs memory.
+// leave gives back the place of a closed connection, once the guest has taken the bytes
+// sent to it: until then the bytes take memory.
 func (c *inbound) leave() {
 	c.left.Do(func() {
 		l := c.link

@@ -32,8 +32,8 @@ func TestSetPolicy_lateDials(t *testing.T) {
 	conn.Close()
 }
 
-// A policy that has datagrams only for DNS ends those that are under way, also
-// to an address that it allows for TCP.
+// A policy that allows datagrams only for DNS ends the datagram flows under way, also to
+// an address that it allows for TCP.
 func TestSetPolicy_datagrams(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())

@@ -112,8 +112,8 @@ func (l *Link) live() (n int) {
 	return n
 }
 
-// Requests that are read ask today's policy each, and those under way that it
-// would not have are cut: the server's end tells.
+// Each request that is read is decided by today's policy, and requests under way that the
+// policy denies are cut, as the server's end shows.
 func TestSetPolicy_requests(t *testing.T) {
 	t.Parallel()
 	rules := []sandbox.Rule{{SetHeaders: map[string]string{"Authorization": "Bearer s3cret-value"}}}

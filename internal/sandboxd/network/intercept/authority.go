@@ -11,7 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network/policy"
 )
 
-// authority is the host that a request is for.
+// authority is the host and port that a request is for.
 type authority struct {
 	name string     // as policy.CleanName makes it; empty for an address
 	ip   netip.Addr // valid for an address

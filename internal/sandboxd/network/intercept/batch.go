@@ -8,8 +8,8 @@ import (
 const (
 	// recordSize is the largest payload of a TLS record, in bytes.
 	recordSize = 16 << 10
-	// batchSize is what goes to a guest at once, in bytes: as many whole records as
-	// its link has room for in a packet.
+	// batchSize is the largest write to a guest, in bytes: as many whole records as fit
+	// into a packet of its link.
 	batchSize = 3 * (recordSize + 256)
 )
 
@@ -27,8 +27,8 @@ type batch struct {
 	lost error      // of a lost batch
 }
 
-// together does a write of TLS, whose records leave in few pieces, and all of them
-// before it returns. Where memory has no room each leaves by itself.
+// together calls write, a write of TLS, so that its records leave in few pieces, and all
+// of them before together returns. If memory has no room, each record leaves by itself.
 func (b *batch) together(write func() (int, error)) (int, error) {
 	b.turn.Lock()
 	defer b.turn.Unlock()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// tape is a guest's connection that keeps how it is written to.
+// tape is a guest's connection that records the sizes of writes.
 type tape struct {
 	net.Conn
 	mu     sync.Mutex // guards what follows
@@ -42,8 +42,8 @@ func (t *tape) rewind(broken error) []int {
 	return w
 }
 
-// handshaken returns a connection as the server has it for HTTP/1.1 in TLS, what is
-// below it, and the guest's end.
+// handshaken returns the server's HTTP/1.1 connection in TLS, the connection below it,
+// and the guest's end.
 func handshaken(t *testing.T, m Memory) (*http1Conn, *tape, *tls.Conn) {
 	t.Helper()
 	w := newWorld(t, allow(host))

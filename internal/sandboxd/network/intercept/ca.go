@@ -225,7 +225,7 @@ func writeFile(path string, mode fs.FileMode, text []byte) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// leaf returns a certificate for name, which is one as policy.CleanName makes it.
+// leaf returns a certificate for name, which must be in the form of policy.CleanName.
 func (ca *CA) leaf(name string) (*tls.Certificate, error) {
 	for {
 		l := ca.entry(name)

@@ -21,8 +21,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// deniedHeader names the rule in answers that are ours because the request, or
-// its server, is not as it must be.
+// deniedHeader names the rule in responses that the proxy makes itself because the
+// request, or its server, is invalid.
 const deniedHeader = "Cay-Denied"
 
 // ruleMisdirected is the rule of requests whose host or port differs from the host or
@@ -175,8 +175,8 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 		return
 	}
 	if r.ProtoMajor == 1 {
-		// A server may answer before it has the whole request. It is an error only
-		// for what this server always allows.
+		// A server may answer before it has the whole request. EnableFullDuplex fails
+		// only for HTTP/2, where net/http always allows it.
 		_ = http.NewResponseController(x.ResponseWriter).EnableFullDuplex()
 	}
 	x.body = upload.New(x.ResponseWriter, r)
@@ -295,8 +295,8 @@ func (x *exchange) redact(text string) string {
 	return newScrubber(x.rule.Secrets).text(text)
 }
 
-// fail answers a request that was allowed and could not be sent, or whose
-// response is not one to pass on.
+// fail answers a request that was allowed and could not be sent, or whose response must
+// not be passed on.
 func (x *exchange) fail(ctx context.Context, err error) {
 	if x.failCut() {
 		return
@@ -389,7 +389,7 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, nil
 }
 
-// resumedConn is a hijacked connection of which the server has read ahead.
+// resumedConn is a hijacked connection whose next bytes the server has read already.
 type resumedConn struct {
 	*http1Conn
 	rest *bufio.Reader

@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// guest is a guest's connection while it is served.
+// guest is a guest's connection that is being served.
 type guest struct {
 	net.Conn
 	session *Session

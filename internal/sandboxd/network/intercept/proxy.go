@@ -108,7 +108,7 @@ type Refused struct {
 
 func (e *Refused) Error() string { return e.Reason }
 
-// Proxy answers the HTTP of guests. A daemon has one. Its owner closes it.
+// Proxy answers the HTTP of guests. A daemon has one Proxy. Its owner must close it.
 type Proxy struct {
 	cfg     Config
 	log     *slog.Logger
@@ -238,7 +238,7 @@ func (p *Proxy) serve(ctx context.Context, g *guest) {
 	p.await(g, g.http1)
 }
 
-// await has the server serve conn until it is done with it.
+// await lets the server serve conn, and returns when the server has finished.
 func (p *Proxy) await(g *guest, conn net.Conn) {
 	if !p.feed.give(conn) {
 		return

@@ -116,7 +116,8 @@ func TestRules_SecretsStayWithTheirHost(t *testing.T) {
 			t.Errorf("h2=%v: fronting: %d %s", h2, res.StatusCode, body)
 		}
 	}
-	// By the other's connection, over plain HTTP, the host says who gets it.
+	// On the other host's connection, over plain HTTP, the Host header decides the
+	// receiver.
 	answer := w.raw("GET / HTTP/1.1\r\nHost: other.example.com\r\n\r\nGET / HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n")
 	if first, second, _ := strings.Cut(answer, "HTTP/1.1 200 OK\r\n"); strings.Count(answer, secret) != 1 || strings.Contains(first, secret) || second == "" {
 		t.Errorf("plain HTTP: %s", answer)
@@ -137,8 +138,8 @@ func TestRules_SecretsNeedTLS(t *testing.T) {
 	}
 }
 
-// N22: a server that shows what it was sent, in any part of the response and in
-// pieces, shows it without the secret.
+// N22: if a server echoes the secret, in any part of the response and in pieces, the
+// guest gets the response without the secret.
 func TestRules_Scrub(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -181,7 +182,7 @@ func TestRules_Scrub(t *testing.T) {
 	})
 }
 
-// A method whose purpose is to show what the server was sent.
+// TRACE makes a server echo the request that it got.
 func TestRules_Trace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host, inject(false)), allow("other.example.com"))
@@ -199,7 +200,7 @@ func TestRules_Trace(t *testing.T) {
 	}
 }
 
-// noSecret looks into all that is kept of requests.
+// noSecret checks that no record of a request has a secret.
 func (w *world) noSecret() {
 	w.t.Helper()
 	close(w.flows)

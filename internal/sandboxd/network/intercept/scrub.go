@@ -27,8 +27,8 @@ type scrubber struct {
 	covered int      // bytes of held that are known to belong to a secret
 }
 
-// minFragment is how long a part of a text in base64 must be to stand for a secret:
-// shorter ones are found by chance.
+// minFragment is the least length of a part of a base64 text that stands for a secret:
+// shorter parts are found by chance.
 const minFragment = 8
 
 // newScrubber also looks for the secrets as they are written in URLs, JSON, HTML,
@@ -78,8 +78,8 @@ func newScrubber(secrets [][]byte) *scrubber {
 	return s
 }
 
-// write appends to out what is known to be free of secrets, after p has come.
-// At the end of the stream nothing is held back.
+// write adds p and appends to out the bytes that are known to be free of secrets. At the
+// end of the stream it holds nothing back.
 func (s *scrubber) write(out, p []byte, end bool) []byte {
 	s.held = append(s.held, p...)
 	text := s.held

@@ -83,7 +83,7 @@ func TestScrubber_AnyCut(t *testing.T) {
 	})
 }
 
-// A secret is seen in what is made of it on the way, and no more than it is taken out.
+// A secret is found in its usual encodings, and only the secret is removed.
 func TestScrubber_Forms(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-Secret/Value+42"

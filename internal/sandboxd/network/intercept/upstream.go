@@ -27,8 +27,8 @@ const (
 	pingAfter       = 30 * time.Second // of silence on an HTTP/2 connection with requests
 )
 
-// Flow control windows of HTTP/2, in bytes: to servers as large as package http takes
-// them, to guests what is enough where an answer takes a millisecond.
+// Flow control windows of HTTP/2, in bytes: to servers the sizes that package http uses,
+// to guests a size that is enough where a response takes 1 ms.
 const (
 	serverWindow       = 4<<20 - 1
 	serverStreamWindow = 2 << 20

@@ -119,7 +119,7 @@ func (r *room) Give(n int64) {
 	r.given <- struct{}{}
 }
 
-// Where there is no room for another connection's windows, HTTP/1.1 is spoken.
+// If memory has no room for another connection's windows, HTTP/1.1 is used.
 func TestUpstream_Memory(t *testing.T) {
 	t.Parallel()
 	const other, size = "other.example.com", guestWindow + serverWindow

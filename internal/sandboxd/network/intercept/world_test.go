@@ -48,7 +48,7 @@ type world struct {
 	dials    atomic.Int64
 	closed   chan struct{} // gets an element for each closed connection to a server
 	refusal  *policy.Decision
-	// forwardToken is Session.ForwardToken of sessions that begin.
+	// forwardToken is the Session.ForwardToken of new sessions.
 	forwardToken func(ctx context.Context, audience string) (string, error)
 	sessions     sync.WaitGroup
 

@@ -20,15 +20,14 @@ type answer struct {
 	next func(qtype uint16) []string
 }
 
-// SetName makes the DNS server answer with addresses, or with a name to go on
-// with. name may begin with "*." for all names below. Without any, there is no
-// such name.
+// SetName makes the DNS server answer with addresses, or with an alias. name may begin
+// with "*." for all names below. Without answers the name does not exist.
 func (n *Internet) SetName(name string, to ...string) {
 	n.setAnswer(name, answer{300, func(uint16) []string { return to }})
 }
 
-// Rebind makes the answers to a name change, with a time to live of 0: each
-// query for an IPv4 address gets the next, and all later ones the last.
+// Rebind makes the answers to a name change, with a time to live of 0: each query for an
+// IPv4 address gets the next answer, and later queries get the last answer.
 func (n *Internet) Rebind(name string, answers ...string) {
 	i := -1
 	n.setAnswer(name, answer{0, func(qtype uint16) []string { // called with mu held

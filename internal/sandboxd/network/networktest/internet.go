@@ -47,8 +47,8 @@ type Dial struct {
 
 func (d Dial) String() string { return d.Network + " " + d.Address.String() }
 
-// Start starts an Internet that ends with the test. A test whose Internet was
-// asked for an address that is not public fails then.
+// Start starts an Internet that ends with the test. The test fails then if a non-public
+// address was dialled.
 func Start(t testing.TB) *Internet {
 	t.Helper()
 	n := &Internet{

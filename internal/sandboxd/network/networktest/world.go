@@ -2,8 +2,8 @@ package networktest
 
 import "net/netip"
 
-// Addresses of the servers every Internet has. Names in comments are those its
-// DNS server gives; ports are TCP unless they say otherwise.
+// Addresses of the servers that every Internet has. The names in comments are in its DNS
+// server; ports are TCP unless the comment says otherwise.
 var (
 	// API is api.example.com, alias.example.com (a CNAME of it) and
 	// pinned.example.com: 80 HTTP, 443 HTTPS.

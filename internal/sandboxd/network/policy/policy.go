@@ -68,8 +68,8 @@ type Policy struct {
 	handled     globs
 }
 
-// Compile returns the policy that n describes; an empty mode is what
-// Network.WithDefaults makes of it. Errors: invalid, as of Network.Validate.
+// Compile returns the policy that n describes; an empty mode means the mode that
+// Network.WithDefaults sets. Errors: invalid, as of Network.Validate.
 func Compile(n sandbox.Network) (*Policy, error) {
 	if err := n.Validate(); err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// ranges is a set of address ranges. IPv4 ones are kept as numbers: a scan over
-// all of them is then faster than a lookup for each prefix length.
+// ranges is a set of address ranges. IPv4 ranges are stored as numbers: scanning all of
+// them is then faster than a lookup for each prefix length.
 type ranges struct {
 	v4 []range4
 	v6 []range6

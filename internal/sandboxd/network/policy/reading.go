@@ -85,8 +85,8 @@ func inPath(c byte) bool { return unreserved(c) || strings.IndexByte(`/\!$&'()*+
 
 func inPathOrPercent(c byte) bool { return inPath(c) || c == '%' }
 
-// decode decodes the escapes of the bytes that are which, once, and writes the
-// others with capitals. A % that begins no escape stays.
+// decode decodes, once, the escapes of bytes for which which returns true, and writes
+// other escapes in capitals. A % that begins no escape stays.
 func decode(s string, which func(byte) bool) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s

@@ -34,8 +34,8 @@ type Rule struct {
 	Text       string      // the rule's name, counted from 1: allow "api.example.com" rule 2
 	SetHeaders http.Header // canonical names, a single value each; secret
 	Scrub      bool        // put sandbox.Redacted in place of Secrets in the response
-	// Secrets, longest first, are the values in SetHeaders, and what is secret
-	// in them alone: the token after "Bearer", the password of "Basic".
+	// Secrets, longest first, are the values in SetHeaders, and their secret parts: the
+	// token after "Bearer", the password of "Basic".
 	Secrets [][]byte
 	Forward *url.URL
 	Respond *sandbox.Response

@@ -215,8 +215,8 @@ func TestRule_Secrets(t *testing.T) {
 	}
 }
 
-// However a guest spells a path, a server that reads it in one of the known ways
-// and finds what a rule denies is never reached.
+// However a guest spells a path, a request that matches a denying rule in one of the
+// known readings never reaches the server.
 func TestDomain_MatchCannotBeTalkedAround(t *testing.T) {
 	t.Parallel()
 	d := domain(t, sandbox.Rule{Match: sandbox.Match{Path: prefix("/admin/")}, Deny: true})

@@ -60,7 +60,7 @@ type Conn struct {
 	lines lines // of the head, the trailers or the chunk's size
 }
 
-// stage is which part of a request comes next.
+// stage is the part of a request that comes next.
 type stage int
 
 const (
@@ -161,8 +161,8 @@ func (c *Conn) take(p []byte) int {
 
 const minStore = 4 << 10
 
-// fill reads more into the store. All that is not checked is kept, and what is
-// kept is bounded by check: no line and no head is longer than maxHead.
+// fill reads more bytes into the store. The store keeps all unchecked bytes, which check
+// bounds: no line and no head is longer than maxHead.
 func (c *Conn) fill() (int, error) {
 	if c.w == len(c.store) {
 		into := c.store

@@ -82,8 +82,8 @@ func guessPostgres(first []byte) (Protocol, bool) {
 	return Unknown, strings.HasPrefix(PostgresSSLRequest, string(first)) || strings.HasPrefix(PostgresGSSRequest, string(first))
 }
 
-// guessHTTP wants a method in capitals and what can follow it. Other text
-// protocols also begin with a word and a space.
+// guessHTTP requires a method in capitals and a valid beginning of a target after it.
+// Other text protocols also begin with a word and a space.
 func guessHTTP(first []byte) (Protocol, bool) {
 	i := 0
 	for i < len(first) && ('A' <= first[i] && first[i] <= 'Z' || first[i] == '-' && i > 0) {

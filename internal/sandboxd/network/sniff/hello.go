@@ -86,7 +86,7 @@ func ReadClientHello(r io.Reader) (hello *ClientHello, raw []byte, err error) {
 func readRecord(r io.Reader, raw, message []byte) (_, _ []byte, err error) {
 	start := len(raw)
 	if raw, err = readMore(r, raw, recordHeader); err != nil {
-		// Not everything is TLS, and then there may never be five bytes of it.
+		// In another protocol there may never be five bytes.
 		if start == 0 && len(raw) > 0 && raw[0] != recordHandshake {
 			return raw, message, badHello("record type %d", raw[0])
 		}
@@ -192,8 +192,8 @@ func parseClientHello(body []byte) (*ClientHello, error) {
 	return hello, nil
 }
 
-// parseServerName wants exactly one name. RFC 6066 has a list, of which no
-// other kind of entry was ever defined, and servers differ in which they take.
+// parseServerName requires exactly one name. RFC 6066 has a list, for which no second
+// type of entry was ever defined, and servers differ in which entry they use.
 func parseServerName(data []byte) (string, error) {
 	c := cursor{rest: data}
 	list := cursor{rest: c.vector(2)}

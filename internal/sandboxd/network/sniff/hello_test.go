@@ -392,8 +392,8 @@ func (replay) SetWriteDeadline(time.Time) error { return nil }
 
 var errSeen = errors.New("seen")
 
-// FuzzReadClientHello compares with crypto/tls: a hello that we take is one for
-// the same server there, or none at all.
+// FuzzReadClientHello compares with crypto/tls: crypto/tls reads the same server from
+// each accepted hello, or refuses the hello.
 func FuzzReadClientHello(f *testing.F) {
 	for _, config := range []*tls.Config{
 		{ServerName: "api.example.com"},

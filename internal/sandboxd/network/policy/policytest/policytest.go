@@ -10,7 +10,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// SecretPrefix begins each value of SetHeaders that Networks makes, and nothing else in them.
+// SecretPrefix begins each value of SetHeaders that Networks makes, and no other text in
+// them.
 const SecretPrefix = "secret-"
 
 // Names draws host names in the form of policy.CleanName, few enough for
