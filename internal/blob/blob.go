@@ -46,9 +46,9 @@ type Store interface {
 	Reduce(ctx context.Context, name string, keep func(file string) bool, write map[string][]byte) (Info, error)
 	// List returns blobs, sorted by name.
 	List(ctx context.Context, o ListOptions) ([]Info, error)
-	// Clean removes what is no blob: drafts of processes that died, if they are
-	// older than grace, and content that was deleted while it was in use. It
-	// returns the number of bytes freed.
+	// Clean removes leftovers: drafts of processes that died, if they are older than
+	// grace, and content that was deleted while it was in use. It returns the number of
+	// bytes freed.
 	Clean(ctx context.Context, grace time.Duration) (int64, error)
 }
 

@@ -66,8 +66,8 @@ func OpenDir(path string, o DirOptions) (*Dir, error) {
 	return &Dir{path: path, reserve: o.Reserve, available: available, reached: func(string) {}, drafts: map[*draft]struct{}{}}, nil
 }
 
-// makeDir makes a directory, with those above it that are missing, and has each written
-// to the disk by syncing the directory that it is in.
+// makeDir makes a directory and its missing parents, and makes each durable by syncing
+// the directory that contains it.
 func makeDir(path string, sync func(path string) error) error {
 	err := os.Mkdir(path, 0o700)
 	switch {

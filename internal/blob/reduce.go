@@ -54,7 +54,7 @@ func (d *Dir) Reduce(ctx context.Context, name string, keep func(file string) bo
 		return Info{}, err
 	}
 	d.reached("renamed")
-	// From here on it is the blob's, whatever fails.
+	// From here on the new content belongs to the blob, even if a later step fails.
 	err = syncPath(filepath.Join(d.path, "names"))
 	info := Info{Name: name, Size: size}
 	if err == nil {

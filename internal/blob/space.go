@@ -55,8 +55,8 @@ func checkReserve(disk string, free, size, reserve int64) error {
 		disk, free>>20, reserve>>20, max(1, (size+1<<20-1)>>20)).WithHint(hintSpace)
 }
 
-// promise checks that there is room for size more bytes beside what drafts of
-// this process may still write, and remembers it for draft.
+// promise checks that there is room for size more bytes in addition to the bytes that
+// drafts of this process may still write, and records the size for draft.
 func (d *Dir) promise(draft *draft, size int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -37,8 +37,8 @@ type Options struct {
 	// BusyTimeout is how long a statement waits for a lock that another
 	// process holds before unavailable is returned. 0 means 5 s.
 	BusyTimeout time.Duration
-	// Synced, if not nil, is called each time all that was committed is on the disk,
-	// before anybody is told. It is for tests that cut the power.
+	// Synced, if not nil, is called each time all commits are on the disk, before they
+	// are acknowledged. It is for tests of power cuts.
 	Synced func()
 	// Reserve is how many bytes of the disk are kept free for writes while the disk is
 	// full, where the file system supports it. 0: none.
@@ -245,8 +245,8 @@ func (t *Tx) QueryRow(ctx context.Context, query string, args ...any) Row {
 	return Row{row: t.stmt(ctx, query).QueryRowContext(ctx, args...)}
 }
 
-// Check reads the whole database and returns an error that names what is
-// damaged. It is for doctor and for tests: it takes time in proportion to the size.
+// Check reads the whole database and returns an error that names the damage. It is for
+// doctor and for tests: it takes time in proportion to the size.
 func (d *DB) Check(ctx context.Context) error {
 	rows, err := d.Query(ctx, "PRAGMA integrity_check(10)")
 	if err != nil {
@@ -270,7 +270,7 @@ func (d *DB) Check(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// newPool is the one place that names the driver.
+// newPool opens connections; no other function names the driver.
 func newPool(dsn string, conns int) (*pool, error) {
 	c, err := sqlite.NewConnector(dsn)
 	if err != nil {

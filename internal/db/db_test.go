@@ -354,7 +354,7 @@ func TestMigrate(t *testing.T) {
 			if (err == nil) != tc.wantTwoTable {
 				t.Fatalf("reading table two: %v", err)
 			}
-			// Lines do not know each other.
+			// Lines are independent of each other.
 			if err := d.Migrate(t.Context(), "other", []db.Migration{{Name: "x", SQL: `CREATE TABLE x (a)`}}); err != nil {
 				t.Fatal(err)
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Migration is one step of a line. Once released it is never edited: a later
-// step mends it.
+// Migration is a step of a line. A released step is never edited: a later step corrects
+// it.
 type Migration struct {
 	Name string // a short description; recorded, and checked against the record
 	SQL  string // one or more statements

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// maxStatements bounds the prepared statements a pool keeps. Slices have a few
-// dozen constant ones; a query put together at run time finds the cache full
-// rather than growing it without end.
+// maxStatements bounds the prepared statements that a pool keeps. Slices have a few dozen
+// constant queries; queries built at run time are not cached once the cache is full, so
+// the cache does not grow without bound.
 const maxStatements = 512
 
 // pool is a set of connections with the statements prepared on them.

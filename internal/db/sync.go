@@ -61,8 +61,8 @@ func (s *syncer) sync() error {
 	return r.err
 }
 
-// syncLog syncs the log, and its directory if the log is new. If it cannot open them,
-// for want of descriptors perhaps, the next sync writes what this one did not.
+// syncLog syncs the log, and its directory if the log is new. If it cannot open them, for
+// example for lack of descriptors, the next sync covers the same commits.
 func (s *syncer) syncLog() error {
 	if err := s.openLog(); err != nil {
 		return err

@@ -99,10 +99,10 @@ var recipes = map[string]recipe{
 	"python3.13": {source: SourceRuntime, build: (*builder).python, inputs: []any{pythonLinks}},
 }
 
-// Build makes one of our own images, anew if it is there already: "debian", or
-// one of Runtimes. Requests for the same one share the work, across processes,
-// too. Errors: not_found (no such recipe), not_supported (a program is missing),
-// unavailable (a mirror or registry), no_space.
+// Build makes one of cay's own images, again if it exists already: "debian", or one of
+// Runtimes. Concurrent requests for the same image share the work, also across processes.
+// Errors: not_found (no such recipe), not_supported (a program is missing), unavailable
+// (a mirror or registry), no_space.
 func (s *Store) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	l, err := s.build(ctx, name, progress, time.Now())
 	if err != nil {
@@ -190,9 +190,8 @@ func (s *Store) Outdated(ctx context.Context, name string) (bool, error) {
 	return rec.Origin != r.fingerprint(), nil
 }
 
-// Ensure leases an image, and builds or pulls it first if it is not in the
-// store. Errors: as Acquire, Build and Pull, except not_found for what can be
-// made.
+// Ensure leases an image, and builds or pulls it first if it is not in the store. Errors:
+// as Acquire, Build and Pull, except not_found for an image that it can make.
 func (s *Store) Ensure(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*Lease, error) {
 	l, err := s.Acquire(ctx, ref)
 	if cay.CodeOf(err) != cay.NotFound {

@@ -16,7 +16,8 @@ type Composition struct {
 	// Base is the digest of the image the layer lies over.
 	Base string
 	// Runtime is the name of the runtime that was mounted beside the base, and
-	// RuntimeDigest the digest of its image. Empty: none. It becomes part of the image.
+	// RuntimeDigest the digest of its image. The runtime becomes part of the image.
+	// Empty: no runtime.
 	Runtime, RuntimeDigest string
 	// Layer writes the changes to the base, as a layer of an OCI image.
 	Layer  func(ctx context.Context, w io.Writer) error
@@ -25,8 +26,8 @@ type Composition struct {
 	Origin string
 }
 
-// machineFiles are those a machine writes for itself when it starts, by which
-// the next one would take itself for the one the layer is of.
+// machineFiles are the files that a machine writes for itself when it starts. With them a
+// machine started from the image would take itself for the machine that made the layer.
 var machineFiles = []string{"etc/cay/identity.json", "etc/machine-id"}
 
 // Compose puts an image into the store under a name. Errors: invalid, not_found (an image

@@ -108,10 +108,10 @@ func (b *builder) debian(ctx context.Context) (err error) {
 		// with it, however it ends.
 		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
 	}
-	// With our lock, its working directory does not look abandoned as long as
-	// any of its processes lives, even if we do not.
-	// It has a high number, and the low ones are free: mmdebstrap names the next
-	// free descriptor to sh, and Debian's knows only those of one digit.
+	// mmdebstrap gets our lock, so that its working directory does not look abandoned as
+	// long as any of its processes lives, even if this process dies. The lock has a high
+	// descriptor, and the low ones are free: mmdebstrap names the next free descriptor to
+	// sh, and Debian's sh supports only descriptors of one digit.
 	cmd.ExtraFiles = append(make([]*os.File, 16), b.staging.lock)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -146,8 +146,8 @@ func (b *builder) debian(ctx context.Context) (err error) {
 	return finishRoot(b.tree)
 }
 
-// debianWorkDir makes a directory for mmdebstrap. Without privilege, mmdebstrap
-// is another user in a user namespace, who gets into /tmp but not into the store.
+// debianWorkDir makes a directory for mmdebstrap. Without root, mmdebstrap runs as
+// another user in a user namespace, which can access /tmp but not the store.
 func (b *builder) debianWorkDir() (dir string, cleanUp func() error, err error) {
 	if os.Geteuid() == 0 {
 		dir = filepath.Join(b.staging.dir, "mmdebstrap")

@@ -17,8 +17,8 @@ import (
 // parallelLayers is how many layers of one image are downloaded at a time.
 const parallelLayers = 3
 
-// layerDownloads downloads the layers of an image, in their order, while
-// earlier ones are being unpacked.
+// layerDownloads downloads the layers of an image, in order, while earlier layers are
+// being unpacked.
 type layerDownloads struct {
 	store  *Store
 	client *http.Client
@@ -44,7 +44,7 @@ func (s *Store) newLayerDownloads(client *http.Client, repo name.Repository, des
 	return d
 }
 
-// layers returns layers whose opening waits for their download.
+// layers returns the layers; opening a layer waits for its download.
 func (d *layerDownloads) layers() []layer {
 	var layers []layer
 	for _, l := range d.all {
@@ -70,8 +70,8 @@ func (d *layerDownloads) start(ctx context.Context) {
 	}
 }
 
-// stop ends what is under way. Without drop, what was downloaded stays for the
-// next attempt.
+// stop ends downloads under way. Without drop, downloaded parts stay for the next
+// attempt.
 func (d *layerDownloads) stop(drop bool) {
 	d.cancel()
 	d.wg.Wait()

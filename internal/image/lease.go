@@ -48,7 +48,8 @@ func (s *Store) Acquire(ctx context.Context, ref string) (*Lease, error) {
 	return s.lease(ctx, ref, d)
 }
 
-// lease leases an image by its digest, whoever may see it. ref is what it is called.
+// lease leases an image by its digest, without a check of rights. ref is the name for
+// errors.
 func (s *Store) lease(ctx context.Context, ref string, d rootfs.Digest) (*Lease, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -55,8 +55,8 @@ func isAt(f *os.File, path string) (bool, error) {
 // gives it back. waiting is called once if another process holds it.
 func (s *Store) lockKey(ctx context.Context, key string, waiting func()) (unlock func(), err error) {
 	path := filepath.Join(s.dir, "locks", hashKey(key))
-	// A blocked flock cannot be cancelled, and the kernel tells nobody when a
-	// lock becomes free, so between processes we have to look.
+	// A blocked flock cannot be cancelled, and the kernel does not notify when a lock
+	// becomes free, so processes have to poll.
 	const interval = 50 * time.Millisecond
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// patience is how long a test waits for what another process does.
+// patience is how long a test waits for another process.
 const patience = time.Minute
 
 // await waits until ch is closed.
@@ -81,8 +81,8 @@ func await(t *testing.T, ch <-chan struct{}) {
 	}
 }
 
-// child returns a command that runs one of children. It is killed if it still runs at
-// the end of the test, or when that has lost patience with it.
+// child returns a command that runs one of children. It is killed if it still runs at the
+// end of the test, or after patience.
 func child(t *testing.T, name, dir, ref string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()

@@ -530,7 +530,7 @@ func TestStore_Pull_ofOthers(t *testing.T) {
 			if _, err := stores[c.has].Pull(t.Context(), ref, nil); err != nil {
 				t.Fatal(err)
 			}
-			// The other owner has only the layer, of a download that failed.
+			// The other owner has only the layer, from a download that failed.
 			part := imageOf(t, secret, layerOf(t, tarOf(t, file("bad", "x"))))
 			broken := reg.push(t, "part-"+c.has+c.wants, part)
 			reg.onBlob(func(w http.ResponseWriter, r *http.Request, next http.Handler) {

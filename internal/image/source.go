@@ -28,7 +28,7 @@ type source struct {
 	layers []layer // the lowest first
 }
 
-// layer is one archive of a source.
+// layer is an archive of a source.
 type layer struct {
 	name   string  // for messages
 	diffID v1.Hash // of the uncompressed bytes

@@ -32,9 +32,8 @@ type Options struct {
 
 	// Transport makes all requests. Default: a transport like http.DefaultTransport.
 	Transport http.RoundTripper
-	// PullTransport makes those to OCI registries, which callers name. The
-	// daemon puts one here that refuses addresses they may not reach. Default:
-	// Transport.
+	// PullTransport makes requests to OCI registries, which callers name. The daemon sets
+	// a transport that refuses addresses which callers may not reach. Default: Transport.
 	PullTransport http.RoundTripper
 	// Keychain finds credentials for OCI registries. Default: the credentials of docker
 	// and podman on this machine.
@@ -48,11 +47,11 @@ type Options struct {
 	// Default: mmdebstrap's.
 	DebianMirror string
 
-	// Changed, unless nil, is called when a reference stands for another image
-	// than before, or for none. It must not block.
+	// Changed, unless nil, is called when a reference begins to name another image, or
+	// none. It must not block.
 	Changed func()
-	// Needed tells whether an image is needed that has no name and no lease: it
-	// stays. Nil means that none is.
+	// Needed reports whether an image without a name and without a lease is still needed,
+	// so that it stays. Nil means that no such image is needed.
 	Needed func(ctx context.Context, digest string) (bool, error)
 
 	Limits Limits
@@ -435,8 +434,9 @@ func (s *Store) writeRecord(st *staging, r record) error {
 	return s.writeJSON(st, s.recordPath(r.Digest), r)
 }
 
-// identity is the UUID of the image's file system. It stands for what is not in
-// the tree, so that images that differ only in that have different digests.
+// identity returns the UUID of the image's file system. It is derived from the properties
+// that are not in the tree, so that images that differ only in these have different
+// digests.
 func (r record) identity() (id [16]byte, err error) {
 	b, err := json.Marshal(struct {
 		Arch   string

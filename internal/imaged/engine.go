@@ -98,8 +98,8 @@ func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err er
 	return e.bringFor(ctx, p.TeamID)
 }
 
-// bringFor is bring for a team's image. It waits until the team brings no other: two
-// at a time would each take what is left of its quota while they are made.
+// bringFor is bring for a team's image. It waits until the team fetches no other image:
+// two concurrent fetches would each use all that is left of the quota.
 func (e *Engine) bringFor(ctx context.Context, teamID string) (s *image.Store, done func(), err error) {
 	switch err := e.turns.Enter(ctx, teamID); {
 	case err == limit.ErrFull:

@@ -180,7 +180,8 @@ func TestEngine_Teams(t *testing.T) {
 	if has, err := w.InUse(t.Context(), "team_a"); err != nil || has != "1 image" {
 		t.Errorf("the team has %q, %v", has, err)
 	}
-	// Another name is the team's, or an operator's for all; but what a team alone has, no other comes to see by one.
+	// A new name belongs to the team, or to all if an operator gives it; but an image of
+	// one team stays invisible to others.
 	for _, tt := range []struct{ token, ref, name string }{{"team", "app", "mine"}, {"other", "base", "theirs"}, {"admin", "base", "all"}} {
 		if _, err := w.Tag(w.as(tt.token), tt.ref, tt.name); err != nil {
 			t.Errorf("%s tags %s: %v", tt.token, tt.ref, err)
@@ -208,7 +209,7 @@ func TestEngine_Teams(t *testing.T) {
 	}
 }
 
-// A team's id is no path, whatever it says.
+// A team's id is never used as a path, whatever characters it has.
 func TestEngine_OddTeams(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)

@@ -7,13 +7,12 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Service is everything that can be done with images. *Engine implements it on the
-// store of this machine, *sandbox.Images over HTTP. Errors are *cay.Error; every
-// method can return unauthenticated, and permission_denied for what the token may
-// not do.
+// Service has all operations on images. *Engine implements it on the store of this
+// machine, *sandbox.Images over HTTP. Errors are *cay.Error; every method can return
+// unauthenticated, and permission_denied if the token lacks a right.
 //
-// Progress functions are called one at a time and not after the method has
-// returned; nil means nobody looks.
+// Progress functions are called one at a time and not after the method has returned; nil
+// means no progress is reported.
 type Service interface {
 	// List returns the images of the installation and of the caller's team.
 	List(ctx context.Context) ([]sandbox.Image, error)

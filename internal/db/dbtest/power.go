@@ -18,8 +18,8 @@ import (
 	"github.com/cayhq/cay/internal/db"
 )
 
-// Power is what a database would be after a power cut: a copy of its files as they
-// were at the last sync.
+// Power shows a database as it would be after a power cut: a copy of its files at the
+// last sync.
 type Power struct {
 	live *db.DB
 

@@ -197,8 +197,8 @@ func (s *Server) Start() (err error) {
 	return nil
 }
 
-// awaitReady returns what waits for the server to say that it is ready, in the
-// way it says so to systemd.
+// awaitReady returns a function that waits for the server to report that it is ready, in
+// the way it reports to systemd.
 func (s *Server) awaitReady() (func() error, error) {
 	path := s.path("ready")
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -81,8 +81,8 @@ type Digest string
 // Hex is the digest without its algorithm.
 func (d Digest) Hex() string { return string(d)[len("sha256:"):] }
 
-// WriteTo writes the tree as an EROFS image with the given UUID to f, which must
-// be empty, and returns the digest of what it wrote.
+// WriteTo writes the tree as an EROFS image with the given UUID to f, which must be
+// empty, and returns the digest of the image.
 func (t *Tree) WriteTo(f *os.File, uuid [16]byte) (Digest, error) {
 	if err := t.spool.Flush(); err != nil {
 		return "", err
@@ -302,7 +302,7 @@ func (i *inode) fileType() byte {
 	}
 }
 
-// dirBlocks cuts the sorted names of a directory into those of each block.
+// dirBlocks divides the sorted names of a directory into blocks.
 func dirBlocks(names []string) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		start, used := 0, 0

@@ -49,9 +49,8 @@ func (t *Tree) Apply(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// ApplyPrefix lays the members of a tar archive below prefix over the tree at
-// dir, without whiteouts: the layout of npm packages, whose members all begin
-// with "package/".
+// ApplyPrefix unpacks the members of a tar archive below prefix over the tree at dir,
+// without whiteouts. npm packages have this layout: all members begin with "package/".
 func (t *Tree) ApplyPrefix(ctx context.Context, r io.Reader, prefix, dir string) error {
 	tr := tar.NewReader(r)
 	for {

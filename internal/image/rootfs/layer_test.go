@@ -57,8 +57,8 @@ func hardlink(name, to string) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: to}
 }
 
-// pack makes a layer. The content of a file is its name and the layer's number,
-// so that tests can tell whose it is.
+// pack makes a layer. The content of a file is its name and the layer's number, so that
+// tests can tell the layer of a file.
 func pack(t testing.TB, layer int, members ...*tar.Header) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -315,8 +315,8 @@ func TestTree_Apply_truncated(t *testing.T) {
 	}
 }
 
-// FuzzTree_Apply applies any two layers. Whatever they are, nothing may appear
-// outside the files we opened, and what was accepted must read back.
+// FuzzTree_Apply applies any two layers. In every case nothing may appear outside the
+// opened files, and accepted layers must read back.
 func FuzzTree_Apply(f *testing.F) {
 	f.Add(pack(f, 1, dir("d"), file("d/1"), symlink("l", "../../.."), symlink("abs", "/")),
 		pack(f, 2, file("l/etc/x"), file("abs/../y"), file(".wh.d"), hardlink("h", "l/canary")))

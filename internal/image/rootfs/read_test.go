@@ -34,7 +34,7 @@ func written(t testing.TB, tree *rootfs.Tree) (*os.File, int64, rootfs.Digest) {
 	return f, info.Size(), d
 }
 
-// rich has a bit of everything.
+// rich returns a tree with every type of file.
 func rich(t testing.TB) *rootfs.Tree {
 	t.Helper()
 	tree := newTree(t, rootfs.Limits{Entries: 100_000, Bytes: 1 << 30})

@@ -25,12 +25,11 @@ const (
 	maxCookies = 4    // of our name that are looked at
 )
 
-// admit lets the visitor pass, or answers and returns false.
+// admit returns true if the visitor may pass, or answers and returns false.
 //
-// A token in the query becomes a cookie, and the browser is sent to the same
-// URL without it, so that it gets into no history, no log and no Referer.
-// Requests that cannot be sent elsewhere, such as those for a WebSocket, pass
-// with their token.
+// A token in the query becomes a cookie, and the browser is redirected to the same URL
+// without it, so that the token gets into no history, no log and no Referer. Requests
+// that cannot be redirected, such as requests for a WebSocket, pass with their token.
 func (h *Handler) admit(w *recorder, r *http.Request, v *visit) bool {
 	inQuery := tokens(r.URL.RawQuery)
 	movable := (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == ""
@@ -129,7 +128,7 @@ func (h *Handler) setCookie(w http.ResponseWriter, r *http.Request, token string
 	http.SetCookie(w, c)
 }
 
-// cookies returns the visitor's cookies of ours. By https only those count
+// cookies returns the visitor's cookies that cay has set. By https only cookies count
 // that no page of another host can have set.
 func (h *Handler) cookies(r *http.Request) []*http.Cookie {
 	name := cookieName
@@ -151,10 +150,10 @@ func (h *Handler) redirect(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusFound)
 }
 
-// sameOrigin reports whether a request that is admitted by its cookie alone was
-// made by the preview's own page, or by a person who followed a link. Browsers
-// send cookies along with what pages of other origins ask for: a WebSocket has
-// no protection but this, and other previews are of the same site.
+// sameOrigin reports whether a request that only its cookie admits was made by the
+// preview's own page, or by a person who followed a link. Browsers also send cookies with
+// requests from pages of other origins: a WebSocket has no other protection, and other
+// previews belong to the same site.
 func (h *Handler) sameOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":

@@ -139,7 +139,7 @@ func raw(f *front, label, target string) *http.Request {
 	return r
 }
 
-// By https the cookie is one that no other host can set.
+// By https the cookie has a name that no other host can set.
 func TestLink_secure(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*preview.Config){

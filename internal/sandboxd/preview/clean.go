@@ -47,8 +47,8 @@ func (h *Handler) cleanRequest(header http.Header) {
 	}
 }
 
-// hasSecret reports whether a secret of the API stands in what a visitor says: as
-// it is, escaped as in an address, or as a password.
+// hasSecret reports whether a visitor's text contains a secret of the API: plain, escaped
+// as in a URL, or as a password.
 func (h *Handler) hasSecret(text string) bool {
 	if h.cfg.HasSecret(text) {
 		return true

@@ -29,13 +29,12 @@ const (
 
 // Targets knows where labels lead.
 type Targets interface {
-	// Preview returns what a label stands for; it waits for a sandbox that is
-	// starting. Errors: not_found (there never was such a label),
-	// sandbox_stopped (the port was removed, or the sandbox has ended),
-	// conflict (the sandbox is paused), unavailable.
+	// Preview returns the target of a label; it waits for a sandbox that is starting.
+	// Errors: not_found (there never was such a label), sandbox_stopped (the port was
+	// removed, or the sandbox has ended), conflict (the sandbox is paused), unavailable.
 	Preview(ctx context.Context, label string) (*Target, error)
-	// WakePreview is Preview for a visitor who may see the port: a sandbox that is
-	// asleep is made to run. Errors: quota_exceeded, no_space, not_supported, too.
+	// WakePreview is Preview for a visitor who may see the port: it wakes a sandbox that
+	// is asleep. Further errors: quota_exceeded, no_space, not_supported.
 	WakePreview(ctx context.Context, label string) (*Target, error)
 	// CheckLink returns when the token of a link to the label's port expires.
 	// Errors: unauthenticated if it opens nothing, or not this.
@@ -54,32 +53,32 @@ type Target struct {
 	// Dial connects to the port. Errors: unavailable if nothing listens,
 	// sandbox_stopped.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Context ends when what this Target says is no longer so: its port was
-	// removed, its access changed, or the sandbox ended. Nil: never.
+	// Context ends when this Target is no longer valid: its port was removed, its access
+	// changed, or the sandbox ended. Nil: never.
 	Context context.Context
 }
 
 // Config describes a Handler. Targets and Domain are required.
 type Config struct {
-	// Domain is the domain below which previews have their names, such as "localhost".
+	// Domain is the parent domain of all previews, such as "localhost".
 	Domain string
 	// Aliases are further domains, whose visitors use https as far as they can tell.
 	Aliases []string
 	Targets Targets
 	Logger  *slog.Logger
-	// Secure says that visitors come by https whatever this process sees of it,
-	// as behind a proxy that ends TLS.
+	// Secure says that visitors use https even if this process sees plain HTTP, as behind
+	// a proxy that ends TLS.
 	Secure bool
-	// HasSecret reports whether what looks like a credential of the API, which no
-	// guest may see, stands anywhere in a text. Nil: it never does.
+	// HasSecret reports whether a text contains a possible credential of the API, which
+	// no guest may see. Nil: it never does.
 	HasSecret func(text string) bool
 
-	// LabelRequests and Requests bound what is served at one time for one label
-	// and for all, WebSockets included. 0 means 256 and 8192. The previews of one
-	// team have at most half of all.
+	// LabelRequests and Requests bound the concurrent requests for one label and for all
+	// labels, WebSockets included. 0 means 256 and 8192. The previews of one team have at
+	// most half of Requests.
 	LabelRequests, Requests int
-	// AnswerTimeout bounds the wait for the head of a guest's answer. 0 means
-	// one minute. Nothing else of a visit has a time limit.
+	// AnswerTimeout bounds the wait for the head of a guest's answer. 0 means 1 minute.
+	// No other part of a visit has a time limit.
 	AnswerTimeout time.Duration
 }
 
@@ -177,8 +176,8 @@ func (h *Handler) match(host string) (label string, alias, ok bool) {
 	return "", false, false
 }
 
-// Before returns a handler that serves requests for previews by h and all
-// others by next.
+// Before returns a handler that passes requests for previews to h and all other requests
+// to next.
 func (h *Handler) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := h.Match(r.Host); ok {
@@ -240,7 +239,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.serve(rw, r, v)
 }
 
-// validLabel reports whether a label can be one of ours, which are host names.
+// validLabel reports whether a label has the form of a host name, as all labels have.
 func validLabel(label string) bool {
 	if len(label) > 63 {
 		return false

@@ -25,8 +25,8 @@ func accepts(r *http.Request, media string) bool {
 	return false
 }
 
-// maxStartBody is how many bytes a request to start a command may have: argv of 2 MiB and what
-// JSON adds to that, and the environment.
+// maxStartBody is how many bytes a request to start a command may have: argv of 2 MiB
+// with the overhead of JSON, and the environment.
 const maxStartBody = 4 << 20
 
 func (h *routes) handleStart(w http.ResponseWriter, r *http.Request) error {

@@ -71,8 +71,8 @@ func TestEventEncoder(t *testing.T) {
 	}
 }
 
-// However output is cut into chunks, all of it arrives at its cursor; and what
-// is text as a whole arrives as text.
+// However the output is cut into chunks, all of it arrives at its cursor, and text
+// arrives as text.
 func TestEventEncoder_Property(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {

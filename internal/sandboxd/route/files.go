@@ -57,8 +57,8 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 		return api.WriteJSON(w, http.StatusRequestedRangeNotSatisfiable, wire.ErrorBody{Error: wire.FromError(e)})
 	}
 	setForeign(header, wire.TypeBytes)
-	// Files of proc and sys have content of another length than their size, so
-	// a size is believed only when there is more than fits the buffer.
+	// Files of proc and sys have content of another length than their size, so the size
+	// counts only when the content exceeds the buffer.
 	length := int64(-1)
 	switch {
 	case whole:

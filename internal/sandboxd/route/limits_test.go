@@ -184,7 +184,7 @@ func TestRoutes_Principal(t *testing.T) {
 	}
 }
 
-// Ranges are answered as browsers and curl expect them.
+// Range requests get the answers that browsers and curl expect.
 func TestRoutes_FileRanges(t *testing.T) {
 	t.Parallel()
 	const text = "0123456789"

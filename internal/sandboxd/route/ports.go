@@ -138,8 +138,8 @@ type hijacked struct {
 
 func (h hijacked) Read(p []byte) (int, error) { return h.r.Read(p) }
 
-// splice carries what comes from each connection to the other, until both have
-// ended, one broke, or nothing moved for idle. It closes both.
+// splice copies bytes from each connection to the other, until both have ended, one
+// broke, or no bytes moved for idle. It closes both.
 func splice(a, b net.Conn, idle time.Duration) {
 	closeBoth := func() {
 		a.Close()

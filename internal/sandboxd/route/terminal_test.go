@@ -130,7 +130,8 @@ func TestRoutes_TerminalRefusals(t *testing.T) {
 		if status != 101 {
 			t.Fatalf("%s: %d", name, status)
 		}
-		// The other side may break off before it has all of a message it refuses.
+		// The server may break off before it has received all of a message that it
+		// refuses.
 		_ = conn.Write(t.Context(), send.kind, []byte(send.text))
 		if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != send.status {
 			t.Errorf("%s: the terminal ends with %v", name, err)

@@ -279,7 +279,7 @@ func (m *Manifest) has(part string) bool {
 	return false
 }
 
-// Size is the number of bytes of all files.
+// Size returns the number of bytes of all files.
 func (m *Manifest) Size() int64 {
 	var n int64
 	for _, f := range m.Files {
@@ -288,8 +288,8 @@ func (m *Manifest) Size() int64 {
 	return n
 }
 
-// HasDisk reports whether the files of the sandbox are in the snapshot, so that
-// it can be started from them.
+// HasDisk reports whether the snapshot has the sandbox's files, so that a sandbox can be
+// started from them.
 func (m *Manifest) HasDisk() bool { return m.has(diskPart) }
 
 // withoutMemory is the manifest of the files of a snapshot of the kind Memory.
@@ -304,7 +304,7 @@ func (m Manifest) withoutMemory() Manifest {
 	return m
 }
 
-// inDisk reports whether a file of a snapshot is of its disk.
+// inDisk reports whether a file of a snapshot belongs to the disk.
 func inDisk(file string) bool { return strings.HasPrefix(file, diskPart+"/") }
 
 // Refused adds a remedy to the error of a runtime that did not restore the memory of m,

@@ -59,9 +59,8 @@ func (d *Draft) part(name string) (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// Commit makes a snapshot of the files that are in the directories now, of what
-// m says; its version and files are filled in. Errors: invalid, already_exists,
-// no_space.
+// Commit makes a snapshot of the files that are in the directories now, described by m;
+// Commit sets the version and the files in m. Errors: invalid, already_exists, no_space.
 func (d *Draft) Commit(ctx context.Context, m Manifest) (*Manifest, error) {
 	dir, err := d.Dir()
 	if err != nil {
@@ -327,10 +326,9 @@ func (s *Store) DropMemory(ctx context.Context, id string) (*Manifest, error) {
 	return &m, err
 }
 
-// WriteLayer writes the files of a snapshot as a layer of an OCI image: a tar
-// archive of what differs from the image at a mount point, "/" for the root.
-// It needs no runtime. Errors: not_found if there are no files of that mount;
-// and those of package disk.
+// WriteLayer writes the files of a snapshot as a layer of an OCI image: a tar archive of
+// the differences from the image at a mount point, "/" for the root. It needs no runtime.
+// Errors: not_found if there are no files of that mount; and errors of package disk.
 func (s *Snapshot) WriteLayer(ctx context.Context, mount string, w io.Writer) error {
 	if !s.HasDisk() {
 		return cay.Errorf(cay.NotFound, "the snapshot %s has only memory, and no files", s.ID)

@@ -71,8 +71,8 @@ type ImportParams struct {
 	// like the operator. Without it there will be a snapshot of the kind
 	// Filesystem.
 	Memory bool
-	// Check, if not nil, is asked before any file is read, with what the snapshot
-	// will be. Its error is Import's.
+	// Check, if not nil, is called before any file is read, with the manifest of the new
+	// snapshot. Import returns its error.
 	Check func(*Manifest) error
 	// MaxBytes is how large the files may be together. Default: 64 GiB.
 	MaxBytes int64
@@ -113,8 +113,8 @@ func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manif
 			return nil, err
 		}
 	}
-	// Import checks for disk space here, but reserves none, because an archive can arrive
-	// slowly. Writing the files checks again.
+	// Import checks for disk space here, but reserves no space, because an archive can
+	// arrive slowly. Writing the files checks again.
 	room, err := s.Create(ctx, m.Size())
 	if err != nil {
 		return nil, err

@@ -256,7 +256,7 @@ func nothingLeft(t testing.TB, s store) {
 	}
 }
 
-// Whatever bytes come, they make a snapshot that is whole, or nothing.
+// Arbitrary bytes make either a complete snapshot or nothing.
 func FuzzImport(f *testing.F) {
 	source := newStore(f)
 	put(f, source.Store, manifest("snap_a", snapshot.Memory))

@@ -86,8 +86,8 @@ func parseManifest(b []byte) (m manifest, err error) {
 	return m, err
 }
 
-// parseResource reads a message whose first field is the id of a resource, and
-// further numbers.
+// parseResource reads a message whose first field is the id of a resource, and whose
+// further fields are numbers.
 func parseResource(b []byte, numbers map[protowire.Number]*uint64) (mount string, err error) {
 	err = fields(b, func(num protowire.Number, n uint64, b []byte) error {
 		if p := numbers[num]; p != nil {

@@ -127,9 +127,8 @@ type run struct {
 	value      uint64 // of start in the memory file
 }
 
-// readRuns reads the content that the archive has of a regular file, of which
-// size bytes are left, and returns its size and the parts of it that are not
-// zero.
+// readRuns reads a regular file's content in the archive, size bytes long, and returns
+// the file's size and its parts that are not zero.
 func readRuns(r io.Reader, size int64, pages []pageRange, limit int) (fileSize uint64, pieces []piece, err error) {
 	const runSize = 24
 	if size < 8 || (size-8)%runSize != 0 {
