@@ -13,24 +13,24 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// A sentry runs what a guest asks it to, and can hang in it. So every call of one
-// has a deadline, heeds the context of whoever waits for it, and leaves nothing
-// behind when it is given up: the connection is closed. Exempt are the two calls that
-// report an end, which wait as long as the machine lives: ContMgrWait and the wait for
-// the rest of a restore.
+// A sentry executes requests that depend on the guest, and can hang in them. So every
+// call of a sentry has a deadline, ends with the caller's context, and closes its
+// connection when it is given up. The exceptions are the two calls that report an end,
+// which wait as long as the machine lives: ContMgrWait, and the wait for the rest of a
+// restore.
 
 const (
 	// answerTimeout bounds a call that takes a sentry no time.
 	answerTimeout = 10 * time.Second
 	// startTimeout bounds a start: the boot of an image, from the call to the guest's
-	// knock, or a restore, until the guest's processes run.
+	// connection to ReadyPort, or a restore, until the guest's processes run.
 	startTimeout = 60 * time.Second
 )
 
 // errNoSocket is returned by connect if the sentry's control socket does not exist.
 var errNoSocket = errors.New("the machine's control socket is gone")
 
-// connect opens a connection to the sentry's control socket. It goes by an open
+// connect opens a connection to the sentry's control socket. It connects through an open
 // descriptor, because the path may be too long for connect(2), and does not wait for a
 // sentry that accepts no connections. Errors: errNoSocket, unavailable.
 func connect(st *state) (*urpc.Client, error) {
@@ -60,9 +60,9 @@ func connect(st *state) (*urpc.Client, error) {
 	return urpc.NewClient(sock), nil
 }
 
-// callWithin calls method on conn, and closes conn if the answer has not come when
-// timeout has passed or ctx ends. Errors: the cause of ctx, unavailable if it took
-// too long, or the sentry's own.
+// callWithin calls method on conn, and closes conn if the answer has not come after
+// timeout, or when ctx ends. Errors: the cause of ctx, unavailable after timeout, or the
+// sentry's own error.
 func callWithin(ctx context.Context, timeout time.Duration, conn *urpc.Client, method string, args any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
 		cay.Errorf(cay.Unavailable, "the machine's kernel did not answer %s within %v", method, timeout))

@@ -2,6 +2,6 @@
 
 package gvisor
 
-// cgoEnabled reports whether this is a build with cgo, whose sentries do not
+// cgoEnabled reports whether this is a build with cgo. Sentries of such a build do not
 // start: the C runtime has threads before gVisor has set up its namespaces.
 const cgoEnabled = true

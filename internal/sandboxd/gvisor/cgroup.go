@@ -38,8 +38,8 @@ type cgroups struct {
 	parents map[string]string
 }
 
-// openCgroups finds the host's hierarchy. Errors: not_supported if a controller
-// is missing or may not be used.
+// openCgroups finds the host's hierarchy. Errors: not_supported if a controller is
+// missing or inaccessible.
 func openCgroups() (*cgroups, error) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -166,7 +166,7 @@ type limit struct {
 	optional                bool // absent from some kernels
 }
 
-// limits are the files that carry g.res, in the order they must be written.
+// limits returns the files that hold g.res, in the order in which they must be written.
 func (g *group) limits() []limit {
 	cpu, memory := g.res.CPU, strconv.FormatInt(*g.res.Memory.Limit, 10)
 	quota, period := strconv.FormatInt(*cpu.Quota, 10), strconv.FormatUint(*cpu.Period, 10)
@@ -196,14 +196,14 @@ func (g *group) dir(controller string) string {
 	return g.dirs[controller]
 }
 
-// add moves a process and all below it into the group. The processes must not
-// be running tenant code yet: children made meanwhile could be missed.
+// add moves a process and its descendants into the group. The processes must not run
+// tenant code yet, because children made meanwhile could be missed.
 //
-// Linux stops all others from starting and ending threads meanwhile, for which it waits
-// until all processors have noticed: 10 ms for a machine. A process that moves its own
-// threads is spared that, but one of them gives up the processor in a circle until the
-// others have moved (syscall.AllThreadsSyscall), and 20 processes that do so at once
-// take three times as long to start.
+// Meanwhile Linux keeps all processes from starting and ending threads, and waits until
+// all CPUs have noticed: 10 ms for a machine. A process that moves its own threads avoids
+// that wait, but one thread busy-waits (yields the CPU in a loop) until the other threads
+// have moved (syscall.AllThreadsSyscall), and 20 processes that do so at once take three
+// times as long to start.
 func (g *group) add(pid int) error {
 	if g == nil {
 		return nil
@@ -248,8 +248,8 @@ func descendants(pid int) []int {
 	return all
 }
 
-// cloneInto returns the group's directory, in which the kernel can start a
-// process right away (CLONE_INTO_CGROUP, version 2 only), or nil.
+// cloneInto returns the group's directory, in which the kernel can start a process
+// directly (CLONE_INTO_CGROUP, version 2 only), or nil.
 func (g *group) cloneInto() (*os.File, error) {
 	if g == nil || !g.v2 {
 		return nil, nil
@@ -277,7 +277,7 @@ func (g *group) processes() ([]int, error) {
 	return pids, nil
 }
 
-// kill ends all processes of the group and waits for their end.
+// kill kills all processes of the group and waits for their end.
 func (g *group) kill(ctx context.Context) error {
 	if g == nil {
 		return nil
@@ -334,13 +334,13 @@ func (g *group) end(ctx context.Context) error {
 // just ended. Version 1 has no event for it.
 const removeTimeout = 5 * time.Second
 
-// trees are the group's directories, each once: cpu and cpuacct may share one.
+// trees returns the group's directories without repetition: cpu and cpuacct may share
+// one.
 func (g *group) trees() []string {
 	return slices.Compact(slices.Sorted(maps.Values(g.dirs)))
 }
 
-// remove deletes the group, whose processes must have ended. A group that does
-// not exist is no error.
+// remove deletes the group, whose processes must have ended. A missing group is no error.
 func (g *group) remove() error {
 	if g == nil {
 		return nil
@@ -366,8 +366,8 @@ func rmdir(dir string) error {
 	}
 }
 
-// oomKilled reports whether the kernel has killed a process of the group for
-// want of memory.
+// oomKilled reports whether the kernel has killed a process of the group because memory
+// ran out.
 func (g *group) oomKilled() bool {
 	if g == nil {
 		return false
@@ -379,10 +379,10 @@ func (g *group) oomKilled() bool {
 	return g.keyed("memory", file, "oom_kill") > 0
 }
 
-// watchOOM returns a file that can be read, eight bytes at a time, whenever the
-// group is out of memory, or nil in version 2, where the kernel by itself ends
-// all of a group or nothing. In version 1 it ends one process of its choice,
-// which leaves a machine that is neither dead nor whole.
+// watchOOM returns a file from which eight bytes can be read each time the group runs out
+// of memory. It returns nil in version 2, where the kernel by itself kills all processes
+// of a group or none. In version 1 the kernel kills one process of its choice, which
+// leaves the machine broken but running.
 func (g *group) watchOOM() (*os.File, error) {
 	if g == nil || g.v2 {
 		return nil, nil
@@ -425,7 +425,7 @@ func (g *group) usage() usage {
 	}
 }
 
-// number reads a file that holds one number; 0 if it cannot.
+// number reads a file that holds a number; 0 if it cannot.
 func (g *group) number(controller, file string) int64 {
 	b, err := os.ReadFile(filepath.Join(g.dir(controller), file))
 	if err != nil {

@@ -34,9 +34,8 @@ const diskVersion = 1
 
 // A checkpoint consists of one of two sets of files.
 var (
-	// memoryFiles are a whole machine: the sentry's own objects, which only the
-	// same build can read, and where the pages of memory and disk belong, and
-	// the pages.
+	// memoryFiles have a whole machine: the sentry's own objects, which only the same
+	// build can read; the places of the pages of memory and disk; and the pages.
 	memoryFiles = []string{
 		checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName,
 	}
@@ -55,7 +54,7 @@ func filesOf(kind machine.StateKind) []string {
 	return diskFiles
 }
 
-// openFiles are the open files of a checkpoint, in the order of its set.
+// openFiles are the open files of a checkpoint, in the order of the set.
 type openFiles []*os.File
 
 // Close closes the files.
@@ -159,8 +158,7 @@ func (in *instance) saveState(ctx context.Context, p machine.SaveParams, s *mach
 	return saved, err
 }
 
-// writeState writes a state into an empty directory, which is empty again if it
-// fails.
+// writeState writes a state into an empty directory. On failure it empties the directory.
 func (in *instance) writeState(ctx context.Context, p machine.SaveParams, s *machine.State) (*machine.State, error) {
 	files, err := createFiles(p.Dir, filesOf(s.Kind))
 	if err != nil {
@@ -198,7 +196,7 @@ func (in *instance) checkSave(p machine.SaveParams) error {
 	return sameMounts(in.st.Mounts, p.Images)
 }
 
-// checkDrive reports an error if p.Mounts is not where one writable drive is.
+// checkDrive returns an error unless p.Mounts names exactly one writable drive.
 func (in *instance) checkDrive(p machine.SaveParams) error {
 	if len(p.Mounts) > 1 || len(p.Images) > 0 {
 		return cay.Errorf(cay.Invalid, "drives are saved one by one and have no images; %q with images of %d mounts were to be", p.Mounts, len(p.Images))
@@ -213,8 +211,8 @@ func (in *instance) checkDrive(p machine.SaveParams) error {
 	return nil
 }
 
-// save has the sentry write a checkpoint into files, through a pager, which has
-// ended when it returns. It does not sync them.
+// save makes the sentry write a checkpoint into files, through a pager, which has ended
+// when save returns. It does not sync the files.
 func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []string, files openFiles, maxBytes int64) (took sandbox.Duration, err error) {
 	in.saving.Lock()
 	defer in.saving.Unlock()
@@ -225,7 +223,7 @@ func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []s
 	if err != nil {
 		return 0, err
 	}
-	// There is no call to break off a save, but without its files it fails.
+	// gVisor has no call to cancel a save, but a save fails without its files.
 	defer context.AfterFunc(ctx, func() { _ = w.refuse() })()
 	began := time.Now()
 	payload := urpc.FilePayload{Files: []*os.File{end}}
@@ -233,8 +231,8 @@ func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []s
 		err = in.call(boot.ContMgrCheckpoint, &control.SaveOpts{
 			FilePayload: payload, UseCheckpointGofer: true, HavePagesFile: true,
 			Metadata: statefile.CompressionLevelNone.ToMetadata(),
-			// Without it the sentry kills the machine afterwards, even if it could not
-			// write the checkpoint.
+			// Without Resume the sentry kills the machine after the save, even if it
+			// could not write the checkpoint.
 			Resume: true,
 		})
 	} else {
@@ -309,8 +307,8 @@ func (in *instance) call(method string, args any) error {
 	return sentryError(err)
 }
 
-// sentryError makes an error of a sentry, which comes as a text with stacks in
-// it, one to pass on.
+// sentryError turns an error of a sentry, which is a text with stack traces, into an
+// error that can be returned to callers.
 func sentryError(err error) error {
 	if err == nil {
 		return nil
@@ -331,8 +329,9 @@ func sentryError(err error) error {
 	return errors.New(first)
 }
 
-// errEncoding is how the sentry fails to save a machine of which something is in
-// between: right after an adoption, rarely, its network is. The machine goes on.
+// errEncoding is the sentry's error when it cannot save a machine because some object is
+// in transition: for example, rarely, its network right after an adoption. The machine
+// goes on.
 var errEncoding = errors.New("the machine is not in a state to be saved")
 
 // hostError gives an error its code: no_space if the host's disk is full.

@@ -45,7 +45,7 @@ func confine(root int) error {
 		Options: seccomp.ProgramOptions{
 			DefaultAction: seccomp.ReturnError.Code(uint16(unix.EPERM)),
 			BadArchAction: seccomp.KillProcess,
-			// It is run a few thousand times; to optimize it takes longer.
+			// The filter runs a few thousand times; optimizing it takes longer.
 			SkipOptimizations: true,
 		},
 	}
@@ -55,7 +55,7 @@ func confine(root int) error {
 	return nil
 }
 
-// pagerCalls are the system calls of a pager that serves, and of the Go runtime.
+// pagerCalls are the system calls of a serving pager, and of the Go runtime.
 func pagerCalls(pid int) seccomp.SyscallRules {
 	const thread = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
 	rules := map[uintptr]seccomp.SyscallRule{

@@ -15,14 +15,14 @@ const tableFile = 256
 // enoughFiles is a limit of open files with which hundreds of sandboxes can run.
 const enoughFiles = 65536
 
-// growFileTable opens a file, to be closed by the caller, whose number makes this
-// process's table of open files larger than any sentry's.
+// growFileTable opens a file, to be closed by the caller, with a descriptor so high that
+// this process's table of open files is larger than any sentry's.
 //
-// A sentry moves its standard streams to descriptors 253 to 255 when it starts. To
-// grow the table of a process that has threads by then Linux waits for all
-// processors to have seen the old one (synchronize_rcu), 17 ms of nothing. A child
-// begins with a table as large as its parent's, and keeps it when it executes a
-// program, so that a sentry finds room.
+// A sentry moves its standard streams to descriptors 253 to 255 when it starts. To grow
+// the table of a process that has threads, Linux waits until all CPUs have stopped using
+// the old table (synchronize_rcu), which takes 17 ms. A child begins with a table as
+// large as its parent's, and keeps it when it executes a program, so that a sentry's
+// table is large enough.
 func growFileTable() (*os.File, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

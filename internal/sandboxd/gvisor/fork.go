@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Fork implements machine.Instance. The forks start while the checkpoint is
-// written, to files without a name.
+// Fork implements machine.Instance. The forks start while the checkpoint is being
+// written, to unnamed files.
 func (in *instance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Forked, error) {
 	if len(p.Specs) == 0 || p.MaxBytes < 0 {
 		return nil, cay.Errorf(cay.Invalid, "%d forks of at most %d bytes were asked for", len(p.Specs), p.MaxBytes)

@@ -17,8 +17,8 @@ import (
 // lockFile locks an open file as a whole, including bytes that it does not have yet.
 func lockFile(fd int) error { return setLock(unix.F_OFD_SETLK, fd, unix.F_WRLCK, 0, 0) }
 
-// unlockFile unlocks n bytes of a file, or all from off on if n is 0, whether they
-// were locked or not.
+// unlockFile unlocks n bytes of a file from off on, or all bytes from off on if n is 0,
+// whether they were locked or not.
 func unlockFile(fd int, off, n int64) error {
 	return setLock(unix.F_OFD_SETLK, fd, unix.F_UNLCK, off, n)
 }

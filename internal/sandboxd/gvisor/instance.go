@@ -25,8 +25,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// instance is one running machine. It is made by Start and Adopt; the watcher
-// goroutine, started with it, notices its end.
+// instance is a running machine. Start and Adopt make it, with a watcher goroutine that
+// notices its end.
 type instance struct {
 	r     *Runtime
 	st    *state
@@ -44,8 +44,8 @@ type instance struct {
 
 	watchers sync.WaitGroup // killWhenStarved
 
-	// loading is watchLoad's connection, nil if the machine went on from its image
-	// alone; loaded is closed when there is nothing left to load.
+	// loading is watchLoad's connection, nil if the machine started from its image alone;
+	// loaded is closed when everything is loaded.
 	loading  *urpc.Client
 	loader   *loader // nil if another daemon has started it, too
 	loaded   chan struct{}
@@ -95,8 +95,8 @@ func newInstance(r *Runtime, st *state, g *group, link *network.Link, l *loader)
 	return in, nil
 }
 
-// killWhenStarved ends the sentry when its cgroup is out of memory. It returns
-// when the file is closed.
+// killWhenStarved ends the sentry when its cgroup is out of memory. It returns when the
+// file of watchOOM is closed.
 func (in *instance) killWhenStarved() {
 	if _, err := in.oom.Read(make([]byte, 8)); err != nil {
 		return
@@ -111,8 +111,7 @@ func (in *instance) killWhenStarved() {
 	}
 }
 
-// watch waits for the guest's init to end, or for the sentry to go, and says
-// why.
+// watch waits for the end of the guest's init or of the sentry, and records the reason.
 func (in *instance) watch() {
 	defer close(in.watched)
 	defer in.wait.Close()
@@ -179,8 +178,8 @@ func (r *Runtime) panicLog(id string) string {
 // maxPanicLog is how many bytes are read of a sentry's panic message.
 const maxPanicLog = 16 << 10
 
-// lastWords returns why a crashing sentry ended, as a clause to append: "" if it
-// did not say.
+// lastWords returns the reason of a crashed sentry's end, as a clause to append: "" if
+// the sentry wrote none.
 func (r *Runtime) lastWords(id string) string {
 	for line := range strings.Lines(r.panicLog(id)) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") {
@@ -232,7 +231,7 @@ func (in *instance) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return in.link.DialPort(ctx, port)
 }
 
-// Stats implements machine.Instance. Disk and processes are for the guest to tell.
+// Stats implements machine.Instance. The guest reports disk use and processes.
 func (in *instance) Stats(context.Context) (machine.Stats, error) {
 	u := in.group.usage()
 	ingress, egress := in.link.Traffic()
@@ -275,7 +274,8 @@ func (in *instance) freeAll(ctx context.Context) error {
 		return errors.Join(kill, fmt.Errorf("wait for its end: %w", context.Cause(ctx)))
 	}
 	in.unwatch()
-	// A pager that has not noticed yet, or that a hostile sentry keeps from it.
+	// The group may have a pager that has not noticed the end, or that a hostile sentry
+	// keeps alive.
 	return errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
 }
 
@@ -291,8 +291,8 @@ func (in *instance) Detach() error {
 	return in.link.Close()
 }
 
-// unwatch ends killWhenStarved, and waits for watchLoad, which the end of the
-// sentry or of its connection ends.
+// unwatch ends killWhenStarved, and waits for watchLoad, which ends with the sentry or
+// with its connection.
 func (in *instance) unwatch() {
 	<-in.loaded
 	if in.oom != nil {

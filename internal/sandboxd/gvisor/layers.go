@@ -65,7 +65,7 @@ func openLayer(ctx context.Context, dir, at string, sizeMB int64) (*layer, error
 // file returns the layer's file of a name.
 func (l *layer) file(name string) *os.File { return l.files[1+slices.Index(diskFiles, name)] }
 
-// find looks into the layer's own manifest for its file system: its tree, and its
+// find finds the layer's file system in the layer's own manifest: its tree, and its
 // memory file.
 func (l *layer) find() (*fspb.Tmpfs, *fspb.MemoryFile, error) {
 	damaged := func(format string, args ...any) error {
@@ -111,8 +111,8 @@ func (l *layer) find() (*fspb.Tmpfs, *fspb.MemoryFile, error) {
 // in bytes.
 const maxManifest = 1 << 20
 
-// compose returns the files of all layers for a pager, which its sentry sees as
-// one checkpoint.
+// compose returns the files of all layers for a pager, which presents them to its sentry
+// as one checkpoint.
 func compose(layers []*layer) (openFiles, error) {
 	whole := &fspb.Manifest{Version: diskVersion, PageSize: hostarch.PageSize, Endian: hostarch.EndianString()}
 	begins := map[string][]int64{}

@@ -15,7 +15,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// newLink makes a network link: our end running, the guest's as a file to give away.
+// newLink makes a network link: our end is running, the guest's end is a file to pass on.
 func (r *Runtime) newLink(id string, policy sandbox.Network) (*network.Link, *os.File, error) {
 	ours, guests, err := network.Pair()
 	if err != nil {
@@ -30,7 +30,7 @@ func (r *Runtime) newLink(id string, policy sandbox.Network) (*network.Link, *os
 	return link, end, nil
 }
 
-// linkArgs tells the sentry to make an interface of the link's end.
+// linkArgs returns the request that makes an interface of the link's end in a sentry.
 func linkArgs(end *os.File, name string) *boot.CreateLinksAndRoutesArgs {
 	ip := net.IP(network.GuestAddr.AsSlice())
 	mask := net.CIDRMask(network.PrefixLen, 32)
@@ -42,8 +42,8 @@ func linkArgs(end *os.File, name string) *boot.CreateLinksAndRoutesArgs {
 			Routes:      []boot.Route{{Destination: net.IPNet{IP: ip.Mask(mask), Mask: mask}}},
 			NumChannels: 1, ProcessorsPerChannel: 1,
 			IsPacket: []bool{false}, PreConfigured: true,
-			// No link address: plain IP packets. Both ends share a kernel, so
-			// checksums would prove nothing.
+			// No link address: plain IP packets. Both ends are on the same host, so
+			// checksums would detect nothing.
 			TXChecksumOffload: true, RXChecksumOffload: true,
 			QDisc: config.QDiscNone,
 		}},
@@ -80,11 +80,11 @@ func setNetwork(ctx context.Context, conn *urpc.Client, end *os.File) error {
 	return nil
 }
 
-// maxStaleLinks is how many interfaces that nothing recorded a machine may have.
+// maxStaleLinks is how many unrecorded interfaces a machine may have.
 const maxStaleLinks = 256
 
-// relink gives a running sentry a new interface, and notes in st that its name is
-// taken; the old one's other end went with the process that had it.
+// relink gives a running sentry a new interface, and records in st that its name is
+// taken. The other end of the old interface is gone with the process that had it.
 func relink(ctx context.Context, st *state, end *os.File) error {
 	conn, err := connect(st)
 	if err != nil {

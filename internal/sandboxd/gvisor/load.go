@@ -10,10 +10,10 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// watchLoad waits until all that a machine went on from is loaded. A machine
-// runs before that, but must not go on without the rest: to a guest's programs it
-// is memory and files that have gone bad under them. It runs in a goroutine of
-// an instance whose loading is not nil.
+// watchLoad waits until the whole state that a machine started from is loaded. A machine
+// runs before that, but must not go on if the rest cannot be loaded: its programs would
+// see corrupt memory and files. watchLoad runs in a goroutine of an instance whose
+// loading is not nil.
 func (in *instance) watchLoad() {
 	defer close(in.loaded)
 	defer in.loading.Close()

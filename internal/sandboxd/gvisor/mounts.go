@@ -8,7 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// checkMounts reports an error if a mount is not one image or one drive.
+// checkMounts returns an error unless each mount is either an image or a drive.
 func checkMounts(spec machine.Spec) error {
 	for _, m := range spec.Mounts {
 		switch {
@@ -43,8 +43,8 @@ func sameMounts(mounts []string, images map[string]string) error {
 	return nil
 }
 
-// sameDrives reports an error if spec has other drives than a machine that it is
-// to go on from.
+// sameDrives returns an error if spec's drives differ from the drives of the machine
+// whose state it starts from.
 func sameDrives(spec machine.Spec, drives []machine.StateDrive) error {
 	if got := spec.Drives(); !slices.Equal(got, drives) {
 		return cay.Errorf(cay.Invalid, "the drives %+v were asked for, and what is to go on has %+v", got, drives)

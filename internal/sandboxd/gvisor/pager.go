@@ -106,7 +106,7 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 		defer ready.Close()
 		p.cmd.Stdout, serving = ready, read
 	}
-	// Its threads count as the machine's. It makes next to no garbage.
+	// Its threads count against the machine's limit. It makes almost no garbage.
 	p.cmd.Env = []string{"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=16MiB"}
 	p.cmd.Dir = "/"
 	p.cmd.Stderr = &p.stderr
@@ -177,8 +177,8 @@ func (l *loader) foundDamage() bool { return cay.CodeOf(l.failure()) == cay.Conf
 // endTime bounds the wait for a pager's end.
 const endTime = 2 * time.Second
 
-// startLoader starts a pager that loads from. Started is closed when the machine has
-// started, or has not.
+// startLoader starts a pager that loads from. started is closed when the machine has
+// started, or has failed to start.
 func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{}) (*loader, error) {
 	does := loads
 	if r.loading.Add(1) > 1 || from.together != nil {
@@ -203,8 +203,8 @@ func (r *Runtime) startLoader(from *origin, group *group, started <-chan struct{
 		if err == nil {
 			return
 		}
-		// The machine ends for it, and says so; see instance.watchLoad. Or it has
-		// ended before.
+		// The failure ends the machine, which reports it (see instance.watchLoad), or the
+		// machine has ended before.
 		r.log.Debug("pager failed", "error", err)
 		if p.cmd.ProcessState.Exited() { // and was not killed, for lack of memory say
 			l.err = err
@@ -219,7 +219,7 @@ func (r *Runtime) startWriter(files openFiles, maxBytes int64) (*pagerProcess, *
 	return r.startPager(saves, maxBytes, nil, files)
 }
 
-// refuse has a pager that saves refuse all further writes, and one that paces hurry.
+// refuse makes a saving pager refuse all further writes, and a pacing pager hurry.
 func (p *pagerProcess) refuse() error {
 	if p.stop == nil {
 		return nil
@@ -230,7 +230,7 @@ func (p *pagerProcess) refuse() error {
 	return nil
 }
 
-// wait waits for the end of the pager, and says why it did not do all it was to.
+// wait waits for the end of the pager, and returns why it failed, if it did.
 func (p *pagerProcess) wait() error {
 	err := p.cmd.Wait()
 	if rerr := p.refuse(); err == nil {
@@ -258,7 +258,7 @@ const (
 	pagerFiles // the first of its files
 )
 
-// pager is the main function of a pager. It returns its exit code.
+// pager is the main function of a pager. It returns the exit code.
 func pager(args []string) int {
 	// gVisor's log would go to the daemon. If the daemon has ended, writing to it would
 	// kill the pager.

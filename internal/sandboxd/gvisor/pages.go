@@ -54,14 +54,14 @@ type servedFile struct {
 	state *machine.State // nil: the file is not verified
 }
 
-// fail keeps the first error of the server's own for the end of the process.
+// fail stores the first error that is not the sentry's fault, for the end of the process.
 func (s *checkpointServer) fail(err error) error {
 	s.failed.CompareAndSwap(nil, &err)
 	return err
 }
 
-// awaitStop makes writes fail, and reads have no pace, from when stop is closed at
-// its other end.
+// awaitStop waits until stop is closed at its other end, and then makes writes fail and
+// removes the pace of reads.
 func (s *checkpointServer) awaitStop(stop io.Reader) {
 	_, _ = io.Copy(io.Discard, stop) // an error is the end as well
 	s.stopped.Store(true)
@@ -160,11 +160,11 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 	return r, nil
 }
 
-// clientFDs are files a sentry has given to read from or write to.
+// clientFDs are files that a sentry has passed to read from or write to.
 type clientFDs []int
 
-// maxClientFDs is how many files a sentry may register with one of ours; each has
-// a few memory files.
+// maxClientFDs is how many files a sentry may register for each file of a checkpoint;
+// genuine sentries have a few memory files.
 const maxClientFDs = 64
 
 // register stores a descriptor. It must be of a file, because a pager that had the other
@@ -197,16 +197,16 @@ func (c clientFDs) close() error {
 }
 
 const (
-	// startRate, in bytes each second, is how fast pages are loaded while several
-	// machines start, and for startTime after that: there are better uses for a
-	// processor then than to copy what may not be needed soon.
+	// startRate is how fast pages are loaded, in bytes per second, while several machines
+	// start, and for startTime after that: at that time the CPU has more urgent work than
+	// copying pages that may not be needed soon.
 	startRate = 32 << 20
 	startTime = 2 * time.Second
 )
 
-// pageReader is a stateio.AsyncReader. It reads in Wait, one piece after
-// another, through a buffer: neither a file that shrinks nor whatever the sentry
-// does to its own is more than an error.
+// pageReader is a stateio.AsyncReader. It reads in Wait, one piece after another, through
+// a buffer. So a file that shrinks, or a sentry that changes its own files, can only
+// cause an error.
 type pageReader struct {
 	s        *checkpointServer
 	parts    []filePart
@@ -221,7 +221,7 @@ type pageReader struct {
 // filePart is a file as a part of the file that a sentry reads.
 type filePart struct {
 	fd int
-	// It is from begin on, size bytes, and then there are zeros until end.
+	// It begins at begin and has size bytes, followed by zeros until end.
 	begin, size, end int64
 	grows            bool               // its unwritten part is locked
 	sums             *machine.StateFile // nil: not verified
@@ -389,12 +389,12 @@ func (p *filePart) name() string {
 	return p.sums.Name
 }
 
-// writeAhead is how many writes a sentry may ask for before the first is done.
+// writeAhead is how many writes a sentry may request before the first is done.
 const writeAhead = 4
 
-// pageWriter is a stateio.AsyncWriter: it appends ranges of the sentry's files. To
-// write several at once would be of no use, since a file system does so one after
-// another; and so what is in the file is always all of a beginning.
+// pageWriter is a stateio.AsyncWriter: it appends ranges of the sentry's files.
+// Concurrent writes would be of no use, because a file system executes them one after
+// another; so the file always has a complete prefix of the data.
 type pageWriter struct {
 	s    *checkpointServer
 	fd   int

@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor/sentry"
 )
 
-// isSentry reports whether a process is the sentry of a machine, and not
-// another one that has got its number. An error says nothing about the process.
+// isSentry reports whether a process is the sentry of a machine, and not another process
+// that has got the same pid. An error says nothing about the process.
 func isSentry(pid int, id string) (bool, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {

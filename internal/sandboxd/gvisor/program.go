@@ -20,11 +20,11 @@ var chosen struct {
 	err  error
 }
 
-// UseProgram has the sentries that this process starts be the program in a file,
-// cay-sentry, instead of this very program: it has less to initialize, and memory.
-// The first call is for all Runtimes of the process, because gVisor has one program
-// for a process, and must come before they start any machine; later calls say what
-// came of it. The file stays open: it may be removed.
+// UseProgram makes the sentries that this process starts execute the program in a file,
+// cay-sentry, instead of this program: cay-sentry has less to initialize, and needs less
+// memory. The first call applies to all Runtimes of the process, because gVisor has one
+// program for a process, and must come before any machine starts; later calls return the
+// result of the first. The file stays open, so it may be removed.
 func UseProgram(path string) error {
 	chosen.once.Do(func() {
 		if chosen.file, chosen.err = openProgram(path); chosen.err == nil {
@@ -92,7 +92,7 @@ var buildID = sync.OnceValues(func() (string, error) {
 	return id, nil
 })
 
-// linkedID returns the Go build id of a program, or nil if it has none.
+// linkedID returns the Go build id of a program, nil if the program has no build id.
 func linkedID(r io.ReaderAt) []byte {
 	program, err := elf.NewFile(r)
 	if err != nil {

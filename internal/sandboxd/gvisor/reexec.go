@@ -7,10 +7,10 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/gvisor/sentry"
 )
 
-// HandleReexec turns this process into a helper if it was started as one, and then
-// never returns: a pager, or a sentry where there is no program of its own for that
-// (see UseProgram). They are this program, executed again, so main must call this
-// before anything else, and so must TestMain of every test that starts sandboxes.
+// HandleReexec runs a helper if this process was started as one, and then never returns.
+// A helper is a pager, or a sentry where no separate program is used (see UseProgram).
+// Helpers are this program, executed again, so main must call HandleReexec before
+// anything else, and so must TestMain of every test that starts sandboxes.
 func HandleReexec() {
 	if os.Args[0] == pagerName {
 		os.Exit(pager(os.Args[1:]))

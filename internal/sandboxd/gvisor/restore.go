@@ -26,7 +26,8 @@ type origin struct {
 	// whose sums it has; files before the first State are not verified, and may still be
 	// growing (see lockFile).
 	files openFiles
-	// together, if not nil, is closed when all have started that start with it.
+	// together, if not nil, is closed when all machines that start at the same time have
+	// started.
 	together <-chan struct{}
 }
 
@@ -145,7 +146,7 @@ func openDisks(ctx context.Context, spec machine.Spec, dir string) (_ *origin, e
 	return &origin{kind: machine.DiskState, files: files}, nil
 }
 
-// canRead reports an error if this build cannot start a machine from s.
+// canRead returns an error if this build cannot start a machine from s.
 func canRead(s *machine.State, kind machine.StateKind) error {
 	switch {
 	case s.Kind != kind:

@@ -36,11 +36,11 @@ type Config struct {
 	// StateDir has a directory for each machine, and the unnamed files that machines
 	// write to.
 	StateDir string
-	// Egress is guests' way out. It must be closed after the Runtime. Nil means
-	// one of the Runtime's own, with the defaults of network.EgressConfig.
+	// Egress is the way out of guests. It must be closed after the Runtime. Nil means an
+	// Egress of the Runtime's own, with the defaults of network.EgressConfig.
 	Egress *network.Egress
-	// NoLimits runs machines without CPU, memory and task limits where cgroups
-	// cannot be used. Without it New fails there.
+	// NoLimits runs machines without CPU, memory and task limits where cgroups cannot be
+	// used. Without NoLimits, New fails there.
 	NoLimits bool
 	Logger   *slog.Logger
 }
@@ -63,9 +63,9 @@ var _ machine.Runtime = (*Runtime)(nil)
 
 var initLog sync.Once
 
-// New returns a Runtime over cfg.StateDir, which it creates. Errors:
-// not_supported if this process may not start sandboxes (not root, no usable
-// cgroups, a directory from which nothing may be executed).
+// New returns a Runtime over cfg.StateDir, which it creates. Errors: not_supported if
+// this process cannot start sandboxes (not root, no usable cgroups, a StateDir on a file
+// system mounted noexec).
 func New(cfg Config) (*Runtime, error) {
 	initLog.Do(func() { gvlog.SetTarget(&gvlog.GoogleEmitter{Writer: &gvlog.Writer{Next: io.Discard}}) })
 	if cfg.Logger == nil {
@@ -280,9 +280,9 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	return in, nil
 }
 
-// startSentry starts the sentry process inside the cgroup and returns when it
-// waits for the order to start the guest. If pages is not nil it is the socket of
-// a pager that has the contents of the disk.
+// startSentry starts the sentry process inside the cgroup and returns when the sentry
+// waits for the order to start the guest. If pages is not nil, it is the socket of a
+// pager that has the contents of the disk.
 func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine.Spec, group *group, pages *os.File) (*gvsandbox.Sandbox, error) {
 	var confs specutils.GoferMountConfFlags
 	if err := confs.Set(mountConfs(spec)); err != nil {
@@ -362,7 +362,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 	return sb, nil
 }
 
-// newDisk returns an unnamed file, in which a machine's overlay keeps its data.
+// newDisk returns an unnamed file for the data of a machine's overlay.
 func newDisk(dir string) (*os.File, error) {
 	fd, err := unnamed(dir)
 	if err != nil {
@@ -373,8 +373,8 @@ func newDisk(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "disk"), nil
 }
 
-// unnamed opens an empty file without a name, which is gone with the last process
-// that has it open.
+// unnamed opens an empty file without a name, which the kernel frees when the last
+// process closes it.
 func unnamed(dir string) (int, error) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
@@ -447,7 +447,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 	defer end.Close()
 	err = relink(ctx, st, end)
 	if errors.Is(err, errNoSocket) {
-		// Nothing but its destruction takes the socket away, before it kills the sentry.
+		// Only Destroy removes the socket, before it kills the sentry.
 		err = errors.Join(cay.Errorf(cay.NotFound, "machine %s was being destroyed", id), link.Close())
 		return nil, err
 	}
@@ -455,7 +455,7 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
 	}
 	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {
-		// The next adoption finds the name of this link taken, and tries the next one.
+		// The next adoption finds the name of this link taken, and tries the next name.
 		r.log.Warn("link of an adopted machine is not noted", "id", id, "error", err)
 	}
 	group := r.cgroups.open(id)
@@ -475,12 +475,12 @@ func (r *Runtime) Reap(ctx context.Context, id string) error {
 		return cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", id)
 	}
 	group := r.cgroups.open(id)
-	// Everything in the cgroup is the machine's, also when a start was cut short
+	// All processes in the cgroup belong to the machine, also when a start was cut short
 	// before the state was written.
 	if err := group.kill(ctx); err != nil {
 		return fmt.Errorf("end machine %s: %w", id, err)
 	}
-	// A sentry that its daemon had no time to move there, or without limits.
+	// The daemon may have died before it moved the sentry there, or there are no limits.
 	pids, err := sentries(id)
 	if err != nil {
 		return fmt.Errorf("look for machine %s: %w", id, err)

@@ -11,8 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/snapshot/disk"
 )
 
-// volatile is how the disks of two sessions differ in which nothing was done: the
-// guest's agent replaces guest.IdentityFile at every start, with another BootID.
+// volatile has the differences between the disks of two sessions in which no program
+// wrote anything: the guest's agent replaces guest.IdentityFile at every start, with
+// another BootID.
 var volatile = disk.Volatile{
 	Times:    []string{"etc/cay", inRoot(guest.IdentityFile)},
 	Contents: map[string]func([]byte) []byte{inRoot(guest.IdentityFile): withoutBoot},

@@ -86,9 +86,9 @@ func ociMount(m machine.Mount) specs.Mount {
 const (
 	cpuPeriod = 100_000 // microseconds: the kernel's default CFS period
 
-	// maxGuestTasks is how many processes and threads a guest may have.
-	// Measured: each takes up to three tasks on the host, beside about 20 of
-	// the sentry's own.
+	// maxGuestTasks is how many processes and threads a guest may have. Measured: each
+	// takes up to three tasks on the host, in addition to about 20 tasks of the sentry
+	// itself.
 	maxGuestTasks = 2048
 )
 
@@ -108,9 +108,9 @@ func resources(s machine.Spec) *specs.LinuxResources {
 	}
 }
 
-// mountConfs says how the sentry serves the root and the mounts: the root under a
-// writable overlay kept in a host file, bounded in size, images as they are, and
-// drives as what is kept in a host file alone.
+// mountConfs says how the sentry serves the root and the mounts: the root with a writable
+// overlay whose data is in a host file, bounded in size; images read-only; and drives as
+// an overlay over nothing, with the data in a host file.
 func mountConfs(s machine.Spec) string {
 	confs := fmt.Sprintf("erofs:anon:size=%dm", s.DiskMB)
 	for _, m := range s.Mounts {

@@ -58,9 +58,9 @@ func Main() {
 	cli.Run(nil, map[util.SubCommand]string{new(sentrycmd.Boot): "", new(sentrycmd.Umount): ""}, nil)
 }
 
-// dieOfFaults has a sentry that is sent a signal of a crash say so, where a panic
-// would, and end. gVisor passes signals on to the guest's init, so that it would look
-// as if that had been killed from inside.
+// dieOfFaults makes a sentry that gets the signal of a crash report the signal where a
+// panic would be reported, and end. gVisor would pass the signal on to the guest's init,
+// as if init had been killed from inside.
 func dieOfFaults() {
 	faults := make(chan os.Signal, 1)
 	signal.Notify(faults, unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGABRT, unix.SIGTRAP, unix.SIGSYS)
@@ -151,10 +151,10 @@ func gaveUp() bool {
 	return true
 }
 
-// pagedDisk tells a sentry that the last of its image files, if there is one
-// more than it has images, is a pager's socket, from which it gets the writable
-// layers to begin with. gVisor has the flags for that, but sets them only for
-// checkpoints in a cloud's object store.
+// pagedDisk tells a sentry that its last image file, if the command line has one file
+// more than images, is a pager's socket, from which it gets the initial writable layers.
+// gVisor has flags for that, but sets them only for checkpoints in a cloud's object
+// store.
 func pagedDisk(args []string) []string {
 	images, last, files := 0, -1, 0
 	for i, arg := range args {

@@ -28,8 +28,8 @@ func init() {
 	os.Exit(umount(os.Args[3]))
 }
 
-// umount unmounts dir when it is told to. The sentry, which waits for it and makes
-// sure that /proc is gone, ends if it fails.
+// umount unmounts dir when it is told to. If umount fails, the sentry, which waits for it
+// and checks that /proc is gone, ends.
 func umount(dir string) int {
 	var told [1]byte
 	for {

@@ -1,6 +1,7 @@
 package early
 
-// Start is where cay-sentry begins, and then goes on to where Go programs do: see the
-// Makefile. As there is one thread yet, it gives up capabilities by 43 system calls,
-// where the Go runtime would have all its threads wait for each other 43 times.
+// Start is the entry point of cay-sentry, and continues at the entry point of Go
+// programs: see the Makefile. The process has a single thread then, so Start gives up
+// capabilities by 43 system calls. The Go runtime would make all its threads wait for
+// each other 43 times.
 func Start()

@@ -19,7 +19,7 @@ import (
 //go:linkname programs gvisor.dev/gvisor/runsc/boot/filter.precompiledPrograms
 var programs map[string]precompiledseccomp.Program
 
-// Use has the sentry that this process becomes take its filter from here.
+// Use makes the sentry that this process becomes use the filters of this package.
 func Use() {
 	filter.ListPrecompiled() // which makes the map, once
 	for _, p := range compiled() {
