@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Patience is how long an answer that takes a guest no time is awaited in any case.
+// Patience is the longest wait for an answer that takes a guest no time.
 const Patience = time.Minute
 
 // errNoAnswer is returned when the guest has not answered in time.
@@ -19,18 +19,18 @@ var errNoAnswer = cay.Errorf(cay.Unavailable, "the sandbox does not answer").
 // Heard counts the bytes that have come from the guest.
 func (c *Client) Heard() int64 { return c.heard.Load() }
 
-// await bounds the wait for an answer that takes a guest no time: it is Silence
-// long while nothing at all comes of it, Patience long in any case. A
-// guest is not to be trusted with our time, and its agent can be stopped by a
-// program of root's. The time it stands still does not count.
+// await bounds the wait for an answer that takes a guest no time: the wait ends after
+// Silence without any byte from the guest, and after Patience in any case. The bounds
+// exist because the guest is not trusted, and a program of root's can stop its agent. The
+// time in which the guest is paused does not count.
 //
-// A guest that is well says nothing for as long as it gets no CPU. So the bound grows
-// from Silence to Patience with the share of the time in which something on the host
-// had to wait for a CPU, as CPUWait tells.
+// A healthy guest that gets no CPU sends nothing. So the first bound grows from Silence
+// to Patience with the share of the time in which some task on the host had to wait for a
+// CPU, as CPUWait reports.
 //
-// came is called when the wait is over, end when nothing more is read. Answers that
-// may take their time, and streams, have no bound here: the engine asks the guest
-// meanwhile whether it is well.
+// The caller calls came when the wait is over, and end when it reads no more. Answers
+// that may take long, and streams, have no bound here: the engine asks the guest
+// meanwhile for its health.
 func (c *Client) await(ctx context.Context) (_ context.Context, came, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &waiting{client: c, cancel: cancel}
@@ -57,7 +57,7 @@ type waiting struct {
 	waited time.Duration // Client.CPUWait then
 }
 
-// begin begins the wait, as if nothing had been waited for until now.
+// begin begins the wait, and forgets earlier waits.
 func (w *waiting) begin() {
 	w.began = time.Now()
 	w.hear()
@@ -68,7 +68,7 @@ func (w *waiting) hear() {
 	w.quiet, w.heard, w.waited = time.Now(), w.client.heard.Load(), w.client.cpuWait()
 }
 
-// left is how long the guest may still say nothing, at most until it is looked at again.
+// left returns how long the guest may still be silent, at most until the next check.
 func (w *waiting) left() time.Duration {
 	c, silent := w.client, time.Since(w.quiet)
 	bound := c.Silence

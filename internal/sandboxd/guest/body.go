@@ -42,8 +42,8 @@ func newBody(ctx context.Context, r io.Reader) *body {
 	return b
 }
 
-// attach makes b the body of a request. If its connection breaks before
-// anything was taken of it, net/http may try another.
+// attach makes b the body of a request. If the connection breaks before net/http has
+// taken any bytes of b, net/http may try another connection.
 func (b *body) attach(req *http.Request) *http.Request {
 	req.Body, req.ContentLength = attempt{b}, -1
 	req.GetBody = func() (io.ReadCloser, error) {
@@ -138,7 +138,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// WriteTo saves net/http a copy, and sends pieces as large as the source gives.
+// WriteTo saves net/http a copy, and sends pieces of the source's size.
 func (b *body) WriteTo(w io.Writer) (n int64, err error) {
 	for {
 		if err := b.fill(); err == io.EOF {
@@ -158,7 +158,7 @@ func (b *body) WriteTo(w io.Writer) (n int64, err error) {
 // Close ends the reading.
 func (b *body) Close() { b.cancel() }
 
-// failure is the error the source ended with, nil if it did not fail.
+// failure returns the error that the source ended with, nil if it did not fail.
 func (b *body) failure() error {
 	if err := b.failed.Load(); err != nil {
 		return *err

@@ -16,31 +16,30 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Client is the daemon's side of one sandbox. Its methods are those of
-// sandboxd.Commands and sandboxd.Files without the sandbox's ref; errors are
-// *cay.Error, unavailable when the guest does not answer as it should. It may
-// be used concurrently.
+// Client is the daemon's side of one sandbox. Its methods are the methods of
+// sandboxd.Commands and sandboxd.Files without the sandbox's ref; errors are *cay.Error,
+// unavailable if the guest gives no proper answer. Client may be used concurrently.
 type Client struct {
 	http  *http.Transport
 	token atomic.Pointer[string] // see bearer; changed by Identify
-	// protocol is one more than Health.Protocol; 0: the guest was not asked yet.
+	// protocol is Health.Protocol + 1; 0: the guest was not asked yet.
 	protocol atomic.Int64
 	heard    atomic.Int64 // see Heard
 
-	// StandsStill reports whether the guest is not to be expected to answer now, as it
-	// is paused. Set before use; nil: it never is.
+	// StandsStill reports whether the guest cannot answer now, because it is paused. Set
+	// before use; nil: never.
 	StandsStill func() bool
-	// Silence is how long a guest may say nothing while an answer is awaited that
-	// takes it no time, on a host whose CPUs have time for it; see await. Set before
-	// use; NewClient sets 10 s.
+	// Silence is how long a guest may send nothing while the client waits for an answer
+	// that takes it no time, on a host with free CPUs; see await. Set before use;
+	// NewClient sets 10 s.
 	Silence time.Duration
-	// CPUWait tells for how long, since some moment, something on the host has had to
-	// wait for a CPU. Set before use; nil: nothing ever has.
+	// CPUWait returns the total time in which some task on the host had to wait for a
+	// CPU, since an arbitrary moment. Set before use; nil: no task ever waits.
 	CPUWait func() time.Duration
 }
 
-// NewClient returns a Client that reaches a guest through dial, and shows it
-// token. It holds no connection until it is used.
+// NewClient returns a Client that reaches a guest through dial, and authenticates with
+// token. It opens no connection before its first use.
 func NewClient(dial func(ctx context.Context) (net.Conn, error), token string) *Client {
 	shown := bearer(token)
 	c := &Client{Silence: 10 * time.Second}
@@ -112,14 +111,14 @@ type request struct {
 	method string
 	path   string
 	query  url.Values
-	// body is the bytes to send; stream is used instead for a body that can be
-	// sent once only. Both may be nil.
+	// body has the bytes to send; stream is used instead for a body that can be sent once
+	// only. Both may be nil.
 	body   []byte
 	stream *body
 	// repeat says that the request may be sent twice.
 	repeat bool
-	// slow says that the answer may come late for good reasons, follows that only its
-	// head is waited for; see await.
+	// slow says that the answer may legitimately come late; follows says that only the
+	// head of the answer is awaited; see await.
 	slow, follows bool
 	// token is shown instead of the client's; see bearer.
 	token string
@@ -143,7 +142,7 @@ func (c *Client) getFew(ctx context.Context, path string, query url.Values, valu
 	return decodeAnswer(data, out)
 }
 
-// call makes a request and decodes its answer into out, unless that is nil.
+// call makes a request and decodes its answer into out, unless out is nil.
 func (c *Client) call(ctx context.Context, r request, out any) error {
 	resp, err := c.do(ctx, r)
 	if err != nil {
@@ -172,9 +171,9 @@ func decodeAnswer(data []byte, out any) error {
 	return nil
 }
 
-// do makes a request and returns its answer if it is a success. If the
-// connection breaks before the answer and the request may be repeated, it is
-// made once more on a new connection.
+// do makes a request and returns a successful answer. If the connection breaks before the
+// answer and the request may be repeated, do repeats the request once on a new
+// connection.
 func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	came, end := func() {}, func() {}
 	if !r.slow {
@@ -270,8 +269,7 @@ func isProtocol(err error) bool {
 	return ok
 }
 
-// isDial reports whether no connection came about, so that trying again at
-// once is no use.
+// isDial reports whether dialling failed, so that an immediate retry would fail, too.
 func isDial(err error) bool {
 	if e, ok := errors.AsType[*net.OpError](err); ok {
 		return e.Op == "dial"

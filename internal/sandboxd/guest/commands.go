@@ -22,8 +22,8 @@ import (
 // NewCommandID returns an id for a command: "cmd_" and 20 characters.
 func NewCommandID() string { return "cmd_" + strings.ToLower(rand.Text()[:20]) }
 
-// commandID returns the id of a command that is to be started. With a key it is the
-// same each time, and a guest that knows it starts nothing.
+// commandID returns the id of a new command. For params with a key the id is always the
+// same, and a guest that knows the id starts nothing.
 func commandID(p sandbox.CommandParams) string {
 	if p.IdempotencyKey == "" {
 		return NewCommandID()
@@ -73,8 +73,8 @@ func (c *Client) Exec(ctx context.Context, p sandbox.CommandParams) (sandbox.Out
 		o.Close()
 		return nil, err
 	}
-	// A connection that breaks before the command is known is repeated as a
-	// whole; the guest knows the id. Afterwards the cursor is enough.
+	// If the connection breaks before the command is known, the whole request is
+	// repeated, and the guest recognizes the id. Afterwards the cursor is enough.
 	f, err := o.next(r)
 	if err == nil && f.Kind == 0 {
 		f, err = o.next(r)
@@ -264,7 +264,7 @@ func ValidCommandID(id string) bool {
 	}) < 0
 }
 
-// checkCommand makes sure a guest's description of a command can be passed on.
+// checkCommand checks that a guest's description of a command can be passed on.
 func checkCommand(cmd *sandbox.Command, id string) error {
 	bad := func(what string) error { return unavailable(&protocolError{"a command with " + what}) }
 	switch {
@@ -397,8 +397,8 @@ func (o *output) event(f Frame) (sandbox.Event, error) {
 	return bad("a frame that does not belong there")
 }
 
-// frames is a stream of frames over one connection after another. Close may be
-// called while next is under way.
+// frames is a stream of frames over successive connections. Close may be called during
+// next.
 type frames struct {
 	client *Client
 	ctx    context.Context // of the call that made it; the stream lives as long
@@ -422,8 +422,8 @@ func (s *frames) dial(r request) error {
 	return err
 }
 
-// next reads a frame. If the connection broke it dials again by redial, and
-// returns a zero Frame then.
+// next reads a frame. If the connection broke, next sends redial on a new connection and
+// returns a zero Frame.
 func (s *frames) next(redial request) (Frame, error) {
 	f, err := ReadFrame(s.body)
 	if err == nil {
@@ -446,8 +446,8 @@ func (s *frames) Close() error {
 
 var errClosed = cay.Errorf(cay.Canceled, "the stream was closed")
 
-// finish is Close after the last frame. It keeps the connection for the next
-// request if the guest ends the body soon, as it should.
+// finish is Close after the last frame. It keeps the connection for the next request if
+// the guest ends the body within finishPatience.
 func (s *frames) finish() {
 	go func() {
 		patience := time.AfterFunc(finishPatience, func() { s.cancel(errClosed) })

@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Port is the TCP port the agent listens on in a sandbox, and the port of the
-// gateway it dials once when it is ready.
+// Port is the TCP port on which the agent listens in a sandbox, and the port of the
+// gateway that the agent dials once when it is ready.
 const Port = 1
 
 // ConfigEnv is the environment variable that carries Config to cay-guest.
@@ -20,9 +20,9 @@ const ConfigEnv = "CAY_GUEST_CONFIG"
 
 // Config is the configuration of a sandbox's init, given at its start.
 type Config struct {
-	// Sandbox is the id of the sandbox the machine belongs to, or empty. A machine
-	// that starts from the files of one of the same sandbox keeps its machine id,
-	// and what was changed in /etc by hand; see IdentityFile.
+	// Sandbox is the id of the machine's sandbox, or empty. A machine that starts from
+	// saved files of the same sandbox keeps its machine id, and users' changes in /etc;
+	// see IdentityFile.
 	Sandbox     string     `json:"sandbox,omitempty"`
 	Hostname    string     `json:"hostname"`            // 1 to 63 characters
 	TokenSHA256 string     `json:"token_sha256"`        // HashToken of the token requests carry

@@ -17,10 +17,10 @@ import (
 // becomes a connection to a port of the guest.
 const DialProtocol = "cay-dial"
 
-// Dial connects to a TCP port that a program in the guest listens on at the
-// guest's loopback addresses, where the link does not reach. The connection is
-// the caller's to close, and has CloseWrite. Errors: unavailable if nothing
-// listens there, quota_exceeded if the agent relays too many.
+// Dial connects to a TCP port that a program in the guest listens on at the guest's
+// loopback addresses, which the link does not reach. The caller must close the
+// connection, which has CloseWrite. Errors: unavailable if no program listens there,
+// quota_exceeded if the agent relays too many connections.
 func (c *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	ctx, came, end := c.await(ctx)
 	defer end()
@@ -93,7 +93,7 @@ func (r *headReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// prefixedConn gives the bytes that came with the head of the answer first.
+// prefixedConn first returns the bytes that came with the head of the answer.
 type prefixedConn struct {
 	net.Conn
 	first []byte
@@ -111,7 +111,7 @@ func (c *prefixedConn) Read(p []byte) (int, error) {
 // CloseWrite tells the program that nothing more comes.
 func (c *prefixedConn) CloseWrite() error { return closeWrite(c.Conn) }
 
-// CloseWrite ends the sending of a connection that was dialled for the client.
+// CloseWrite closes the sending side.
 func (c *trackedConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 func closeWrite(conn net.Conn) error {

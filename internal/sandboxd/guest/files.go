@@ -28,7 +28,7 @@ func (c *Client) Stat(ctx context.Context, path string, follow bool) (*sandbox.F
 	return e.info("")
 }
 
-// ReadDir lists a directory, a page at a time, by the bytes of the names.
+// ReadDir lists a directory, a page at a time, sorted by the bytes of the names.
 func (c *Client) ReadDir(ctx context.Context, path string, p sandbox.ReadDirParams) (*sandbox.Page[sandbox.FileInfo], error) {
 	q := url.Values{"path": {path}, "limit": {strconv.Itoa(p.Limit)}, "cursor": {p.Cursor}}
 	limit := p.Limit
@@ -53,8 +53,8 @@ func (c *Client) ReadDir(ctx context.Context, path string, p sandbox.ReadDirPara
 	return out, nil
 }
 
-// Glob lists the paths that match a pattern, sorted. A pattern's wildcards
-// match names that begin with a dot, too; ** does not enter symbolic links.
+// Glob lists the paths that match a pattern, sorted. Wildcards also match names that
+// begin with a dot; ** does not enter symbolic links.
 func (c *Client) Glob(ctx context.Context, pattern string) ([]string, error) {
 	var res GlobResult
 	if err := c.getFew(ctx, "/files/glob", url.Values{"pattern": {pattern}}, 2*MaxGlob, &res); err != nil {
@@ -72,8 +72,8 @@ func (c *Client) Glob(ctx context.Context, pattern string) ([]string, error) {
 	return paths, nil
 }
 
-// ReadFile opens a file for reading. If the file shrinks meanwhile, the reader
-// fails rather than end early.
+// ReadFile opens a file for reading. If the file shrinks meanwhile, the reader returns an
+// error instead of ending early.
 func (c *Client) ReadFile(ctx context.Context, path string, p sandbox.ReadParams) (io.ReadCloser, *sandbox.FileInfo, error) {
 	q := url.Values{"path": {path}, "offset": {strconv.FormatInt(p.Offset, 10)}, "length": {strconv.FormatInt(p.Length, 10)}}
 	resp, stop, err := c.raw(ctx, request{method: http.MethodGet, path: "/files/content", query: q, repeat: true})
@@ -134,8 +134,8 @@ func (c *Client) Rename(ctx context.Context, from, to string) error {
 	return c.call(ctx, request{method: http.MethodPost, path: "/files/rename", slow: true, query: url.Values{"from": {from}, "to": {to}}}, nil)
 }
 
-// Copy copies a file or a tree: modes, owners, times, links, user.* attributes
-// and holes.
+// Copy copies a file or a tree, with modes, owners, times, links, user.* attributes and
+// holes.
 func (c *Client) Copy(ctx context.Context, from, to string) error {
 	return c.call(ctx, request{method: http.MethodPost, path: "/files/copy", slow: true, query: url.Values{"from": {from}, "to": {to}}}, nil)
 }
@@ -178,7 +178,7 @@ func (c *Client) Extract(ctx context.Context, dir string, r io.Reader, p sandbox
 	return c.call(ctx, request{method: http.MethodPut, path: "/files/archive", query: q, stream: b, slow: true}, nil)
 }
 
-// Archive packs a file or directory. Its reader fails if not all could be packed.
+// Archive packs a file or directory. Its reader fails if a part could not be packed.
 func (c *Client) Archive(ctx context.Context, path string, format sandbox.ArchiveFormat) (io.ReadCloser, error) {
 	q := url.Values{"path": {path}, "format": {string(format)}}
 	resp, stop, err := c.raw(ctx, request{method: http.MethodGet, path: "/files/archive", query: q, repeat: true, slow: true})
@@ -247,8 +247,8 @@ func (b *rawBody) Close() error {
 
 const maxName = 255
 
-// info checks an entry and turns it into a FileInfo; dir is the directory it
-// is in, or "" if it carries its path.
+// info checks an entry and turns it into a FileInfo; dir is the directory of the entry,
+// or "" if the entry has a path.
 func (e *FileEntry) info(dir string) (*sandbox.FileInfo, error) {
 	bad := func(what string) (*sandbox.FileInfo, error) {
 		return nil, unavailable(&protocolError{"a file with " + what})

@@ -43,8 +43,8 @@ func AppendHeader(b []byte, kind Kind, cursor int64, n int) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(cursor))
 }
 
-// ReadFrame reads one frame; its payload is the caller's to keep. It returns
-// io.EOF only between frames, and never allocates more than MaxPayload.
+// ReadFrame reads a frame; its payload belongs to the caller. It returns io.EOF only
+// between frames, and never allocates more than MaxPayload.
 func ReadFrame(r io.Reader) (Frame, error) {
 	var h [HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
@@ -72,8 +72,8 @@ func ReadFrame(r io.Reader) (Frame, error) {
 	return f, nil
 }
 
-// protocolError is a violation of the protocol by the guest. Trying again on
-// another connection does not help.
+// protocolError is a violation of the protocol by the guest. A retry on another
+// connection does not help.
 type protocolError struct{ what string }
 
 func (e *protocolError) Error() string { return "the guest broke the protocol: " + e.what }

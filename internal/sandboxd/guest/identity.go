@@ -123,9 +123,9 @@ func (c *Client) Identify(ctx context.Context, req IdentityRequest, token string
 	before, after := *c.token.Load(), bearer(token)
 	var res Identified
 	var err error
-	// The answer may have been lost, and then the new token is the valid one. A
-	// guest that takes neither is asked with the first once more: the first time
-	// may have been the one that did not arrive.
+	// An earlier answer may have been lost, so that the new token is valid already. If
+	// the guest accepts neither token, the first is tried again, because the first
+	// request may have been lost on its way.
 	for _, shown := range []string{before, after, before} {
 		err = c.call(ctx, request{method: http.MethodPut, path: "/identity", body: encode(req), token: shown}, &res)
 		if err == nil {

@@ -13,9 +13,10 @@ type Obstacles struct {
 	Obstacles []string `json:"obstacles,omitempty"`
 }
 
-// Obstacles names what of a guest cannot be saved with its memory, for people: network
-// namespaces that are in use, bridges, TUN devices, pairs of interfaces. It is empty if all can.
-// Guests that were started by a build before 2026-12 answer with an error.
+// Obstacles names the parts of a guest that cannot be saved with its memory, for people:
+// network namespaces in use, bridges, TUN devices, pairs of interfaces. The result is
+// empty if everything can be saved. Guests started by a build before 2026-12 answer with
+// an error.
 func (c *Client) Obstacles(ctx context.Context) ([]string, error) {
 	var o Obstacles
 	if err := c.call(ctx, request{method: http.MethodGet, path: "/obstacles", repeat: true}, &o); err != nil {

@@ -25,8 +25,8 @@ type QuiesceRequest struct {
 
 // Quiesced is how quiescing a guest went.
 type Quiesced struct {
-	// Killed counts the processes that did not end by themselves; Named has the
-	// first MaxKilledShown of them.
+	// Killed counts the processes that did not end by themselves; Named lists at most
+	// MaxKilledShown of them.
 	Killed int       `json:"killed"`
 	Named  []Process `json:"named,omitempty"`
 }

@@ -19,9 +19,9 @@ const (
 )
 
 const (
-	// MaxConfigCertificates is how many bytes of certificates Config may carry:
-	// it travels in an environment variable, of which Linux takes 128 KiB. More
-	// is installed by Client.Trust.
+	// MaxConfigCertificates is how many bytes of certificates Config may carry. Config is
+	// in an environment variable, which Linux limits to 128 KiB. Client.Trust installs
+	// larger sets.
 	MaxConfigCertificates = 64 << 10
 	// MaxTrust bounds the bytes of all given certificates, and of a bundle of the image
 	// that they are added to.
@@ -32,9 +32,9 @@ const (
 type TrustRequest struct {
 	// Certificates are PEM, at least one. They replace the certificates given before.
 	Certificates string `json:"certificates"`
-	// Public are the public authorities, PEM, for an image that has no bundle of
-	// its own. Without them nothing is installed there, and Trust.Bare says so:
-	// a bundle of Certificates alone would hide what programs bring along.
+	// Public are the public authorities, PEM, for an image that has no bundle of its own.
+	// Without Public nothing is installed in such an image, and Trust.Bare is set: a
+	// bundle of Certificates alone would hide the authorities that programs bring along.
 	Public string `json:"public,omitempty"`
 }
 

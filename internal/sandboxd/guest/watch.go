@@ -50,8 +50,8 @@ func (w *watch) Next() (sandbox.FileEvent, error) {
 	return sandbox.FileEvent{}, err
 }
 
-// fileEvent checks a frame of a watch and turns it into an event. It returns
-// io.EOF when the guest is going down.
+// fileEvent checks a frame of a watch and turns it into an event. It returns io.EOF when
+// the agent is shutting down.
 func fileEvent(f Frame) (sandbox.FileEvent, error) {
 	bad := func(what string) (sandbox.FileEvent, error) {
 		return sandbox.FileEvent{}, unavailable(&protocolError{"a watch with " + what})

@@ -37,7 +37,7 @@ const (
 	MaxArgvShown = 4096
 )
 
-// StartRequest starts a command. Repeating it with the same ID finds the command.
+// StartRequest starts a command. Repeating it with the same ID returns the same command.
 type StartRequest struct {
 	ID     string                `json:"id"`
 	Params sandbox.CommandParams `json:"params"`

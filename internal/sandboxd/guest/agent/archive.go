@@ -82,8 +82,8 @@ func writeArchive(ctx context.Context, w io.Writer, up *os.File, name string, fo
 	return nil
 }
 
-// packer writes files to an archive, by descriptors and following no links, as
-// copier does.
+// packer writes files to an archive. Like copier, it descends by directory descriptors
+// and follows no links.
 type packer struct {
 	ctx   context.Context // of the request
 	tw    *tar.Writer

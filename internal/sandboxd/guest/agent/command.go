@@ -101,8 +101,8 @@ func (s *Server) launch(id string, pl *plan) (*command, error) {
 // no notice of the close.
 const busyPatience = 64 * time.Millisecond
 
-// collect runs when the process is a zombie, so that its pid, and the process
-// group's, still are its own.
+// collect runs when the process is a zombie, so that its pid and its process group's id
+// are not reused yet.
 func (c *command) collect(reap func() syscall.WaitStatus) syscall.WaitStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +136,7 @@ func (c *command) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// after calls do when the command has run for d, if it has not exited by then.
+// after calls do when the command has run for d, unless it has exited by then.
 func (c *command) after(d time.Duration, do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -373,7 +373,7 @@ func (c *command) isDone() bool {
 	}
 }
 
-// ended reports whether the command is done and wrote nothing from cursor on.
+// ended reports whether the command is done and has no output from cursor on.
 func (c *command) ended(cursor int64) bool {
 	if !c.isDone() {
 		return false

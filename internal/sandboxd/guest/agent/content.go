@@ -88,7 +88,7 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	// The length is announced, so a later failure can only be shown by closing the
 	// connection.
 	if n <= smallFile {
-		// sendfile(2) would send it after its head, in a packet of its own.
+		// sendfile(2) would send the content after the head, in a separate packet.
 		content := make([]byte, n)
 		if _, err := io.ReadFull(f, content); err != nil {
 			return &begunError{err}
@@ -106,7 +106,7 @@ func (s *Server) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// smallFile is up to how many bytes are read before they are sent.
+// smallFile is the size, in bytes, up to which a file is read before the answer is sent.
 const smallFile = 16 << 10
 
 func (s *Server) handleWriteFile(w http.ResponseWriter, r *http.Request) error {
@@ -239,7 +239,7 @@ func createAtomic(real string, mode uint32, own owner, chown bool) (*atomicFile,
 	}
 	f.file = rawFile(fd)
 	if own.uid >= 0 {
-		// Without the right to give files away, keeping an old owner is a wish.
+		// Without the right to change owners, failing to keep an old owner is no error.
 		if err := unix.Fchown(fd, own.uid, own.gid); err != nil && (chown || os.Geteuid() == 0) {
 			f.abort()
 			return nil, err
@@ -263,8 +263,8 @@ func (f *atomicFile) commit() (*unix.Stat_t, error) {
 	if err := unix.Close(fd); err != nil {
 		return nil, err
 	}
-	// A child forked meanwhile has the file open for writing until it execs,
-	// which would make running the file fail with ETXTBSY.
+	// A child forked meanwhile has the file open for writing until its exec, which would
+	// make executing the file fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	//lint:ignore SA2001 whoever holds the lock has let go of it now, which is all we want
 	syscall.ForkLock.RUnlock()
@@ -306,8 +306,8 @@ func makeParents(dir string, mode uint32, own owner) error {
 	return nil
 }
 
-// MakeWorkDir makes the working directory if it is missing, owned by the user.
-// A user that does not exist yet leaves it to root.
+// MakeWorkDir makes the working directory if it is missing, owned by the user. If the
+// user does not exist yet, the directory belongs to root.
 func (s *Server) MakeWorkDir() error {
 	real, shown, err := s.resolve(s.self().workDir)
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// copyTree copies a file, or a directory with all below it, to a path that does
-// not exist or is a file to replace. The copy is made under another name in the
-// same directory and renamed when it is complete; a failed one is removed.
+// copyTree copies a file, or a directory with its contents, to a path that does not exist
+// or is a file to replace. The copy is made under a temporary name in the same directory
+// and renamed when it is complete; a failed copy is removed.
 //
-// It goes from directory to directory by descriptors and follows no links below
-// from, so links that change meanwhile lead it nowhere else.
+// It descends by directory descriptors and follows no links below from, so links that
+// change meanwhile cannot lead it elsewhere.
 func copyTree(ctx context.Context, from, to string) error {
 	from, to = path.Clean(from), path.Clean(to)
 	var src unix.Stat_t
@@ -101,7 +101,7 @@ func (c *copier) notInside(src fileID) error {
 	}
 }
 
-// copy copies one file; rel is the copy's path below the top.
+// copy copies a file or directory; rel is the copy's path below the top.
 func (c *copier) copy(srcDir int, name string, dstDir int, as, rel string) error {
 	if err := c.ctx.Err(); err != nil {
 		return &begunError{err}
@@ -271,8 +271,8 @@ func setTimes(dir int, name string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(dir, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// finishCopy sets owner, mode and times; in this order, because a change of
-// owner clears set-id bits.
+// finishCopy sets owner, mode and times, in this order, because a change of owner clears
+// set-id bits.
 func finishCopy(to *os.File, dir int, as string, st *unix.Stat_t) error {
 	fd := int(to.Fd())
 	if err := unix.Fchown(fd, int(st.Uid), int(st.Gid)); err != nil && (err != unix.EPERM || os.Geteuid() == 0) {
@@ -338,7 +338,7 @@ func allowedAttr(name string) bool {
 	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
 }
 
-// noAttrs reports whether an error says that the file system has no attributes.
+// noAttrs reports whether an error means that the file system has no attributes.
 func noAttrs(err error) bool {
 	return errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS)
 }

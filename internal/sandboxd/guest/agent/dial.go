@@ -15,14 +15,14 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// loopback are the addresses programs listen on that mean to be reached from
-// their own machine only, as most development servers do.
+// loopback are the addresses on which programs listen for connections from their own
+// machine only, as most development servers do.
 var loopback = []string{"127.0.0.1", "::1"}
 
 // dialTimeout bounds connecting to a program whose accept queue is full.
 const dialTimeout = 10 * time.Second
 
-// handleDial turns the request's connection into one to a port of this machine.
+// handleDial turns the request's connection into a connection to a port of this machine.
 func (s *Server) handleDial(w http.ResponseWriter, r *http.Request) error {
 	port, err := strconv.ParseUint(r.URL.Query().Get("port"), 10, 16)
 	if err != nil || port == 0 {
@@ -80,7 +80,7 @@ func dialLoopback(ctx context.Context, port string) (net.Conn, error) {
 	return nil, cay.Errorf(cay.Unavailable, "connect to port %s: %w", port, errors.Join(errs...))
 }
 
-// relay copies both ways until both are done, or one has failed.
+// relay copies both ways until both directions have ended, or one has failed.
 func (s *Server) relay(daemon, program net.Conn) {
 	stop := context.AfterFunc(s.ctx, func() {
 		daemon.Close()

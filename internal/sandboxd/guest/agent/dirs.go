@@ -13,12 +13,12 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// openDir opens a directory, below another if at is one. Without follow, a
-// symbolic link is ELOOP.
+// openDir opens a directory, below the directory at if at is a descriptor. Without
+// follow, a symbolic link is ELOOP.
 //
-// It does not ask for O_DIRECTORY: gVisor follows a final link in spite of
-// O_NOFOLLOW if both are given. For the same reason os.Root and os.RemoveAll
-// confine nothing in a sandbox, and are not used here.
+// openDir does not pass O_DIRECTORY: with it gVisor follows a final link in spite of
+// O_NOFOLLOW. For the same reason os.Root and os.RemoveAll confine nothing in a sandbox,
+// and are not used here.
 func openDir(at int, name string, follow bool) (*os.File, error) {
 	flags := unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
 	if !follow {

@@ -84,8 +84,8 @@ type extractor struct {
 	entriesLeft int64
 	unpacked    int64 // members
 
-	// The directories of the members before, which mostly are the next one's, too,
-	// the newest last. All were found below root.
+	// dirs are the directories of earlier members, which often are the next member's,
+	// too; the newest is last. All were found below root.
 	dirs []enteredDir
 
 	times []dirTime // to set when all is in place
@@ -276,7 +276,7 @@ func memberName(name string) (string, error) {
 	return path.Clean(clean), nil
 }
 
-// enter opens the directory of a member, and makes it if it is missing.
+// enter opens the directory of a member, and makes the directory if it is missing.
 func (x *extractor) enter(name string) (dir enteredDir, base string, err error) {
 	up, base := path.Split(name)
 	up = path.Clean(up)
@@ -432,8 +432,8 @@ func createFile(dir int, base string) (fd int, err error) {
 	return ignoringEINTR(create)
 }
 
-// makeLink makes a hard link to a member unpacked before, or to a file that was
-// there: both are found below the directory only.
+// makeLink makes a hard link to an earlier member, or to an existing file. Both must be
+// below the directory.
 func (x *extractor) makeLink(dir int, base string, h *tar.Header) error {
 	target, err := memberName(h.Linkname)
 	if err != nil {
@@ -458,7 +458,8 @@ func (x *extractor) makeLink(dir int, base string, h *tar.Header) error {
 	return unix.Linkat(int(from.Fd()), name, dir, base, 0)
 }
 
-// unlinkOld removes a file that is in the way. A directory stays, and is.
+// unlinkOld removes a file that is in the way. A directory is not removed, and is an
+// error.
 func unlinkOld(dir int, base string) error {
 	err := unix.Unlinkat(dir, base, 0)
 	if err == unix.ENOENT {
@@ -493,7 +494,7 @@ func (x *extractor) setTime(dir int, base string, mod time.Time) error {
 	return unix.UtimesNanoAt(dir, base, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// setTimes sets the times of directories, which making files in them changed.
+// setTimes sets the times of directories, which changed when files were made in them.
 func (x *extractor) setTimes() error {
 	for _, t := range x.times {
 		d, err := openBeneath(x.root, t.name, x.whole)

@@ -113,8 +113,8 @@ func statAt(dir int, name string) (guest.FileEntry, error) {
 	return entry, nil
 }
 
-// firstNames returns the first limit names after a name, sorted, and whether
-// there are more. It keeps no more than that of however large a directory.
+// firstNames returns the first limit names after a name, sorted, and whether there are
+// more. It needs no more memory than that, however large the directory is.
 func firstNames(r *http.Request, dir *os.File, after string, limit int) (names []string, more bool, err error) {
 	var largest nameHeap // the limit smallest names so far, largest first
 	for {

@@ -54,7 +54,7 @@ func (f *frameWriter) flush() {
 	}
 }
 
-// readBody fills data from the body, which must have exactly that many bytes.
+// readBody fills data from the body, which must have exactly len(data) bytes.
 func readBody(r *http.Request, data []byte) error {
 	if r.ContentLength != int64(len(data)) {
 		return cay.Errorf(cay.TooLarge, "a piece of standard input has more than %d bytes", guest.MaxStdinChunk)

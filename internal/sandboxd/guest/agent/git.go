@@ -208,7 +208,7 @@ func (g *git) target(revision string) (target, error) {
 		WithHint("of a commit, give all 40 characters")
 }
 
-// isObjectID reports whether s is the id of a commit, and not a part of one.
+// isObjectID reports whether s is the full id of a commit.
 func isObjectID(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && strings.Trim(s, "0123456789abcdef") == ""
 }

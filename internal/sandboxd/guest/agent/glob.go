@@ -48,7 +48,7 @@ const (
 	maxGlobDepth = 256
 )
 
-// parseGlob splits a pattern into elements that each match one name, or are **.
+// parseGlob splits a pattern into elements; each element matches a single name, or is **.
 // Errors: invalid.
 func parseGlob(pattern string) ([]string, error) {
 	var elems []string
@@ -68,7 +68,7 @@ func parseGlob(pattern string) ([]string, error) {
 	return elems, nil
 }
 
-// alternatives is an upper bound of how many brace-free patterns a pattern
+// alternatives returns an upper bound of the number of brace-free patterns that a pattern
 // stands for.
 func alternatives(pattern string) int {
 	n, commas, depth := 1, 0, 0
@@ -173,8 +173,8 @@ func (g *globber) add(p string) error {
 	return nil
 }
 
-// each calls do for each name in a directory, and says whether it is a
-// directory itself.
+// each calls do for each name in a directory. isDir reports whether the name is a
+// directory.
 func (g *globber) each(dir string, do func(name string, isDir bool) error) error {
 	d, err := openDir(unix.AT_FDCWD, g.root+dir+"/", true)
 	if err != nil {

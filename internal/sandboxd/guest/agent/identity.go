@@ -139,9 +139,9 @@ func (s *self) admits(r *http.Request) bool {
 
 var errWrongToken = cay.Errorf(cay.Unauthenticated, "wrong token")
 
-// become makes the files say that the machine is next, and returns it with its
-// machine id. They said before if that is known, otherwise they are an image's.
-// All is tried, whatever fails; the record comes last.
+// become writes the identity next to the files, and returns it with its machine id. If
+// known, the files have the identity before; otherwise they are an image's files. become
+// tries all files, even if some fail; the record comes last.
 func (d *identity) become(before guest.Identity, known bool, next guest.Identity) (guest.Identity, error) {
 	var problems []error
 	write := func(name, content string) {
@@ -197,7 +197,8 @@ func (d *identity) become(before guest.Identity, known bool, next guest.Identity
 // sameSandbox reports whether both machines belong to the same sandbox.
 func sameSandbox(a, b guest.Identity) bool { return a.Sandbox != "" && a.Sandbox == b.Sandbox }
 
-// hostLine is our line of /etc/hosts: sudo looks up its own host at every call.
+// hostLine returns the agent's line of /etc/hosts: sudo looks up its own host at every
+// call.
 func hostLine(hostname string) string { return "127.0.1.1\t" + hostname }
 
 // serverLine is our line of /etc/resolv.conf.
@@ -222,8 +223,8 @@ func replaceLine(content []byte, from, to string) []byte {
 // recorded returns the identity that the files state, unless they are an image's files.
 func (d *identity) recorded() (who guest.Identity, known bool) {
 	data, err := d.files.read(guest.IdentityFile, maxIdentityFile, 0)
-	// Root in the guest can have written anything there. It is compared with
-	// lines, and shown, and no more.
+	// Root in the guest can have written anything into the file. The content is only
+	// compared with lines, and shown.
 	if err != nil || json.Unmarshal(data, &who) != nil || who.Hostname == "" {
 		return guest.Identity{}, false
 	}

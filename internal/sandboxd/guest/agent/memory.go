@@ -153,7 +153,7 @@ func nameCost(h *tar.Header) int64 {
 	return int64(n)
 }
 
-// takeContent takes n bytes of content that is kept in memory. Errors: no_space.
+// takeContent takes the memory of n bytes of content on a tmpfs. Errors: no_space.
 func (t *taking) takeContent(ctx context.Context, n int64) error {
 	if t.content += n; t.content <= freeMemory {
 		return nil

@@ -22,14 +22,14 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 )
 
-// gVisor saves and restores the network stack of the first network namespace alone.
-// A save leaves the endpoints of every other stack frozen, a restore waits for them
-// for ever. Bridges that have forwarded and TUN devices cannot be saved at all, and
+// gVisor saves and restores the network stack of the first network namespace only. A save
+// leaves the endpoints of every other stack frozen, and a restore waits for them for
+// ever. Bridges that have forwarded packets, and TUN devices, cannot be saved at all, and
 // other interfaces are missing after a restore. So the daemon asks for these obstacles
 // before it saves memory.
 //
-// Another namespace is harmless while nothing was ever sent in it and no process in
-// it has an IP socket: browsers and bubblewrap keep their children in such ones.
+// A further namespace is harmless as long as no packet was ever sent in it and no process
+// in it has an IP socket: browsers and bubblewrap keep their children in such namespaces.
 
 func (s *Server) handleObstacles(w http.ResponseWriter, _ *http.Request) error {
 	var o guest.Obstacles
@@ -96,8 +96,8 @@ func (ns *namespace) String() string {
 	return fmt.Sprintf("the network namespace of process %d (%s)", ns.pids[0], command)
 }
 
-// namespaces returns the network namespaces that processes are in, or that are
-// mounted, except the one with the inode own, in the order of their inodes.
+// namespaces returns the network namespaces that have a process or a mount, except the
+// namespace with the inode own, in the order of their inodes.
 func namespaces(proc string, own uint64) ([]*namespace, error) {
 	byInode := make(map[uint64]*namespace)
 	at := func(n uint64) *namespace {
@@ -166,7 +166,7 @@ func inode(path string) (uint64, error) {
 }
 
 // carried reports whether an interface in a table like /proc/net/dev has carried a
-// packet, or is not a loopback one.
+// packet, or is not a loopback interface.
 func carried(path string) bool {
 	table, err := os.ReadFile(path)
 	if err != nil {
@@ -205,7 +205,7 @@ func ipSockets(proc string) map[string]bool {
 	return links
 }
 
-// hasSocket reports whether one of the links in a directory is among links.
+// hasSocket reports whether a link in a directory is among links.
 func hasSocket(dir string, links map[string]bool) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -262,8 +262,8 @@ func devices() ([]string, error) {
 	return found, nil
 }
 
-// linkKind returns IFLA_INFO_KIND of a nested attribute IFLA_LINKINFO, "" if it has
-// none. Source: rtnetlink(7), linux/if_link.h.
+// linkKind returns IFLA_INFO_KIND of a nested attribute IFLA_LINKINFO, "" if it is
+// absent. Source: rtnetlink(7), linux/if_link.h.
 func linkKind(nested []byte) string {
 	for len(nested) >= unix.SizeofRtAttr {
 		size, typ := int(binary.NativeEndian.Uint16(nested)), binary.NativeEndian.Uint16(nested[2:])

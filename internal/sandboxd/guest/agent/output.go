@@ -49,10 +49,9 @@ func newOutputs(l Limits) *outputs {
 	return &outputs{limits: l, running: map[*outputLog]struct{}{}}
 }
 
-// outputLog is one command's output: segments in the order they were read from
-// the command. Where bytes were lost, for which there was no room, the next
-// segment's cursor is beyond the end of the one before. All fields are guarded by
-// outputs.mu.
+// outputLog is one command's output: segments in the order in which they were read from
+// the command. If bytes were lost because there was no room, the next segment's cursor is
+// beyond the end of the segment before. All fields are guarded by outputs.mu.
 type outputLog struct {
 	all       *outputs
 	segments  []segment
@@ -85,10 +84,9 @@ func (o *outputs) newLog() *outputLog {
 	return l
 }
 
-// append adds bytes to the log, and waits while there is no room. If keep is
-// set the log may keep data itself, which must then not change any more. It
-// returns false, and the bytes are lost, of which readers are told, if abandon
-// was closed before there was room.
+// append adds bytes to the log, and waits while there is no room. If keep is set the log
+// may keep data itself, which must not change any more. If abandon is closed before there
+// is room, the bytes are lost, readers learn of the loss, and append returns false.
 func (l *outputLog) append(kind guest.Kind, data []byte, keep bool, abandon <-chan struct{}) bool {
 	o := l.all
 	o.mu.Lock()
@@ -119,16 +117,16 @@ func (l *outputLog) addLocked(kind guest.Kind, data []byte, keep bool) {
 	n := int64(len(data))
 	if !keep {
 		if cap(l.arena)-len(l.arena) < len(data) {
-			// Each block is twice as large as the one before: little for the many
-			// commands that say little.
+			// Each block is twice as large as the block before, so that the many commands
+			// with little output need little.
 			l.arena = make([]byte, 0, max(len(data), min(2*cap(l.arena), maxArena), 512))
 		}
 		at := len(l.arena)
 		l.arena = append(l.arena, data...)
 		data = l.arena[at:len(l.arena):len(l.arena)]
 		if i := len(l.segments) - 1; i >= 0 && at > 0 && l.segments[i].kind == kind && l.segments[i].end() == l.end {
-			// The bytes before these in the block are the last segment's if it was
-			// not kept by itself.
+			// The preceding bytes in the block belong to the last segment, unless that
+			// segment has memory of its own.
 			last := &l.segments[i]
 			if from := at - len(last.data); from >= 0 && &last.data[0] == &l.arena[from] {
 				last.data = l.arena[from:len(l.arena):len(l.arena)]
@@ -147,7 +145,7 @@ func (l *outputLog) grewLocked(n, cost int64) {
 	l.all.total += cost
 }
 
-// makeRoomLocked makes room for cost more bytes in l, if it can.
+// makeRoomLocked makes room for cost more bytes in l, if possible.
 func (o *outputs) makeRoomLocked(l *outputLog, cost int64) bool {
 	limit := o.limits.CommandOutput
 	if l.draining {
@@ -199,8 +197,8 @@ func (l *outputLog) dropLocked() bool {
 	return true
 }
 
-// claimedLocked reports whether a reader has a claim on the oldest segment, and
-// notes since when it holds up a writer.
+// claimedLocked reports whether a reader has a claim on the oldest segment, and records
+// since when the reader holds up a writer.
 func (l *outputLog) claimedLocked() bool {
 	if len(l.segments) == 0 {
 		return false
@@ -220,8 +218,7 @@ func (l *outputLog) claimedLocked() bool {
 	return claimed
 }
 
-// waitLocked waits until l may find room. It returns false if abandon was
-// closed.
+// waitLocked waits until l may find room. It returns false if abandon was closed.
 func (o *outputs) waitLocked(l *outputLog, abandon <-chan struct{}) bool {
 	if o.changed == nil {
 		o.changed = make(chan struct{})
@@ -240,8 +237,8 @@ func (o *outputs) waitLocked(l *outputLog, abandon <-chan struct{}) bool {
 	return true
 }
 
-// nextExpiryLocked is how long until the first reader that holds up a writer
-// loses its claim.
+// nextExpiryLocked returns the time until the first reader that holds up a writer loses
+// its claim.
 func (o *outputs) nextExpiryLocked() time.Duration {
 	wait := o.limits.Stall
 	look := func(l *outputLog) {
@@ -277,7 +274,7 @@ func (l *outputLog) drain() {
 	l.all.mu.Unlock()
 }
 
-// close says that the command is done: readers wait for nothing more.
+// close records that the command is done: readers do not wait any more.
 func (l *outputLog) close() {
 	o := l.all
 	o.mu.Lock()
@@ -367,8 +364,8 @@ func (r *outputReader) read(ctx context.Context, follow bool) (segs []segment, t
 	}
 }
 
-// await waits until there is something to read, or the command is done. It reports
-// false if ctx ended or d passed first.
+// await waits until there are bytes to read, or the command is done. It returns false if
+// ctx ended or d passed first.
 func (r *outputReader) await(ctx context.Context, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -401,7 +398,7 @@ const batch = 256 << 10
 // fromLocked returns consecutive segments from a cursor, or from the first segment after
 // it if the bytes there were lost.
 func (l *outputLog) fromLocked(cursor int64) []segment {
-	// Readers are mostly near the end or at the start: a binary search serves both.
+	// Most readers are near the end or at the start; a binary search is fast for both.
 	lo, hi := 0, len(l.segments)
 	for lo < hi {
 		if mid := (lo + hi) / 2; l.segments[mid].end() <= cursor {

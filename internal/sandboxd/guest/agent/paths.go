@@ -15,9 +15,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// resolve checks a path of a request and returns it as the kernel is asked for
-// it, and as it is shown: absolute and clean. With the real root, ".." after a
-// link means what it means to the kernel.
+// resolve checks a path of a request. It returns the path for the kernel, and the path to
+// show: absolute and clean. With the real root, ".." after a link has the kernel's
+// meaning.
 func (s *Server) resolve(p string) (real, shown string, err error) {
 	for elem := range strings.SplitSeq(p, "/") {
 		// gVisor does not always say so by itself.
@@ -70,7 +70,7 @@ func modeParam(r *http.Request) (uint32, error) {
 	return uint32(m), err
 }
 
-// owner is whom a new file belongs to; -1 leaves it to the kernel.
+// owner is the owner of a new file; -1 leaves the owner to the kernel.
 type owner struct{ uid, gid int }
 
 func (s *Server) owner(user string) (owner, error) {
@@ -121,8 +121,8 @@ func codeOf(err error) cay.Code {
 	return cay.Internal
 }
 
-// reasonOf is the kernel's word on an error, without the paths Go adds: with
-// the root prefixed they would mislead.
+// reasonOf returns the kernel's text for an error, without the paths that Go adds, which
+// would mislead because they have the root as a prefix.
 func reasonOf(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()
@@ -132,8 +132,7 @@ func reasonOf(err error) string {
 
 func quote(p string) string { return "\"" + clip(p) + "\"" }
 
-// openRegular opens a regular file for reading, without waiting for the other
-// end of a pipe or the like.
+// openRegular opens a regular file for reading. It does not block on a pipe or the like.
 func openRegular(real string) (rawFile, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := ignoringEINTR(func() (int, error) {

@@ -96,8 +96,8 @@ func (s *Server) signalAll(sig syscall.Signal) {
 	}
 }
 
-// isInit reports whether all processes are this one's. The second condition keeps
-// a mistake in the first from ending all of a host's.
+// isInit reports whether this process is the init of the machine. The second condition
+// protects the host's processes if the first is wrong.
 func (s *Server) isInit() bool { return s.cfg.Reaper != nil && os.Getpid() == 1 }
 
 // awaitNobody waits until there are no processes, and their ends are recorded.
@@ -143,8 +143,8 @@ func (s *Server) survivors() (count int, named []guest.Process) {
 	return count, named
 }
 
-// commandOf returns the arguments of a process, or its name, cut; and false if it
-// has ended.
+// commandOf returns the arguments of a process, or its name, cut; and false if the
+// process has ended.
 func commandOf(pid int) (command string, alive bool) {
 	stat := head(pid, "stat")
 	open, end := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
@@ -157,7 +157,7 @@ func commandOf(pid int) (command string, alive bool) {
 	return strings.ToValidUTF8(clip(strings.ReplaceAll(command, "\x00", " ")), "\uFFFD"), true
 }
 
-// head returns the beginning of a file of a process, "" if that has ended.
+// head returns the beginning of a file of a process, "" if the process has ended.
 func head(pid int, file string) string {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {

@@ -41,5 +41,6 @@ func (f rawFile) Write(p []byte) (written int, err error) {
 	return written, nil
 }
 
-// Close must be called once: the number may be another file's then.
+// Close must be called once, because afterwards the descriptor may belong to another
+// file.
 func (f rawFile) Close() error { return unix.Close(int(f)) }

@@ -32,7 +32,7 @@ func NewReaper() *Reaper {
 	return &Reaper{spawned: make(chan struct{}, 1), alone: make(chan chan struct{}), waiting: map[int]func(func() syscall.WaitStatus){}}
 }
 
-// Run reaps children, for ever. It occupies a thread while there are any.
+// Run reaps children, for ever. It occupies a thread while there are children.
 func (r *Reaper) Run() {
 	for {
 		failures := r.failures.Load()
@@ -67,7 +67,7 @@ func (r *Reaper) Run() {
 	}
 }
 
-// waitAll waits until there are no children. It reports false if ctx ended first.
+// waitAll waits until there are no children. It returns false if ctx ended first.
 func (r *Reaper) waitAll(ctx context.Context) bool {
 	none := make(chan struct{})
 	select {
@@ -79,9 +79,9 @@ func (r *Reaper) waitAll(ctx context.Context) bool {
 	}
 }
 
-// start forks and has exited called when the child is a zombie. exited must
-// call reap, before which the child's pid cannot belong to another, and must
-// not block. A nil Reaper waits for that child alone.
+// start forks. When the child is a zombie, start's Reaper calls exited, which must call
+// reap and must not block; until reap the child's pid is not reused. A nil Reaper waits
+// for this child alone.
 func (r *Reaper) start(fork func() (int, error), exited func(reap func() syscall.WaitStatus)) (int, error) {
 	if r == nil {
 		pid, err := fork()

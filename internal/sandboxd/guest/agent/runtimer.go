@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// runTimer calls a function when the machine has run for a while. Time in which
-// the machine stood still, because it was paused or saved and restored, does not
-// count: afterwards the clock has jumped, and every ordinary timer is due.
+// runTimer calls a function when the machine has run for a while. Time in which the
+// machine was paused, or saved and restored, does not count: afterwards the clock has
+// jumped, and every ordinary timer is due.
 //
-// Nothing tells a machine that it stood still. So the timer goes in steps, and a
-// step that took far longer than it should have is not counted; but the next one
-// is, whatever it took, so that timers of a machine that gets too little CPU time
-// are late but come. A stop is told to within a step: a fiftieth of the time, or
-// minStep if that is more, or maxStep if that is less.
+// A machine is not notified of a pause. So the timer runs in steps, and a step that took
+// much longer than planned is not counted; but the step after it is counted, however long
+// it took, so that the timers of a machine that gets too little CPU time are late but
+// fire. A pause is recognized to within a step; the step is 1/50 of the time, at least
+// minStep, and at most maxStep.
 type runTimer struct {
 	do  func()
 	now func() time.Time
@@ -33,7 +33,7 @@ const (
 	maxStep = 5 * time.Second
 )
 
-// afterRunning calls do, in a goroutine of its own, when the machine has run for d.
+// afterRunning calls do, in a new goroutine, when the machine has run for d.
 func afterRunning(d time.Duration, do func()) *runTimer { return newRunTimer(d, do, time.Now) }
 
 func newRunTimer(d time.Duration, do func(), now func() time.Time) *runTimer {
@@ -45,7 +45,7 @@ func newRunTimer(d time.Duration, do func(), now func() time.Time) *runTimer {
 	return t
 }
 
-// Stop keeps the function from being called, if that has not begun.
+// Stop keeps the function from being called, unless the call has begun.
 func (t *runTimer) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -43,8 +43,8 @@ import (
 
 // Config says how a Server works.
 type Config struct {
-	// Root is the directory all paths are below: "/" in a sandbox. Elsewhere it
-	// keeps the files of a test apart; it does not confine commands.
+	// Root is the parent directory of all paths: "/" in a sandbox. Elsewhere it keeps the
+	// files of a test apart; it does not confine commands.
 	Root string
 	// User and WorkDir are the defaults of commands and files, until an identity request
 	// changes them. Empty means root and /.
@@ -52,19 +52,19 @@ type Config struct {
 	WorkDir string
 	// SetHostname sets the machine's name, which may still be unset. Nil: the name stays.
 	SetHostname func(name string) error
-	// TokenSHA256 is the hash of the token every request must carry, until an
+	// TokenSHA256 is the hash of the token that every request must carry, until an
 	// identity request changes it.
 	TokenSHA256 [sha256.Size]byte
 	// Peer is the only address connections are accepted from. Unset: any.
 	Peer netip.Addr
-	// SwitchUsers says that commands and files may belong to any user, for
-	// which the process must be root. Otherwise asking for one is refused.
+	// SwitchUsers says that commands and files may belong to any user; the process must
+	// be root. Otherwise requests that name a user are refused.
 	SwitchUsers bool
 	// Env is added to every command's environment; the command's own wins.
 	Env []string
-	// Reaper waits for all children of this process, which is the machine's init.
-	// Nil means that others start children here too, each command is waited for
-	// by itself, and processes that are not of a command are not the Server's.
+	// Reaper waits for all children of this process, which is the machine's init. Nil
+	// means that other code in this process starts children, too: then each command is
+	// waited for separately, and the Server ignores processes that belong to no command.
 	Reaper *Reaper
 	// Limits bounds memory; zero fields mean DefaultLimits.
 	Limits Limits
@@ -194,8 +194,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// Close stops serving, kills all commands and waits until they, and the requests
-// under way, are gone. It is called once.
+// Close stops serving, kills all commands and waits for the end of the commands and of
+// the requests under way. It must be called once.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -220,7 +220,7 @@ func (s *Server) begin() bool {
 	return !s.closed
 }
 
-// Pause stops the process groups of all running commands, or lets them go on.
+// Pause stops the process groups of all running commands, or resumes them.
 func (s *Server) Pause(pause bool) {
 	sig := syscall.SIGCONT
 	if pause {
@@ -334,7 +334,7 @@ func countProcesses() (int, error) {
 	}
 }
 
-// peerListener accepts connections from the peer only, and no more than slots.
+// peerListener accepts connections from the peer only, and at most as many as slots.
 type peerListener struct {
 	net.Listener
 	peer  netip.Addr

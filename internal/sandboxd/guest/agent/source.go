@@ -48,7 +48,7 @@ func (s *Server) handleSource(w http.ResponseWriter, r *http.Request) error {
 	return s.clone(r.Context(), req, real, shown)
 }
 
-// helper is a program that was run for the agent, and has ended.
+// helper is a finished program that was run for the agent.
 type helper struct {
 	code   int
 	stdout []byte

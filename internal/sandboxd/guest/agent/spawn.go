@@ -39,8 +39,8 @@ type plan struct {
 	env     []string
 }
 
-// prepare checks params and looks up all they name. Errors: invalid,
-// executable_not_found, not_supported.
+// prepare checks params and looks up the user, directory and program in them. Errors:
+// invalid, executable_not_found, not_supported.
 func (s *Server) prepare(p sandbox.CommandParams) (*plan, error) {
 	if err := checkParams(p); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func checkWindow(w sandbox.WindowSize) error {
 	return nil
 }
 
-// account resolves a user of a request; empty means the default. It is nil if
+// account resolves a user in a request; empty means the default user. It returns nil if
 // this server cannot switch users and need not.
 func (s *Server) account(user string) (*account, error) {
 	if s.cfg.SwitchUsers {
@@ -162,8 +162,8 @@ func (s *Server) workDir(dir string) (real, shown string, err error) {
 
 var errMagicLink = errors.New("leads through a link of the kernel's")
 
-// followLinks resolves all symbolic links of an absolute path by their text.
-// Links of /proc/<pid> are refused.
+// followLinks resolves all symbolic links of an absolute path by their text. It refuses
+// links of /proc/<pid>.
 func followLinks(p string) (string, error) {
 	done, rest := "/", strings.Split(p, "/")
 	for links := 0; len(rest) > 0; {
@@ -230,8 +230,8 @@ func (s *Server) loginEnv(pl *plan, by *account) map[string]string {
 	return env
 }
 
-// lookPath finds the program as a shell would, with that PATH in that
-// directory. Whether the command's user may run it is the kernel's to say.
+// lookPath finds the program as a shell would, with the given PATH and directory. The
+// kernel decides whether the command's user may execute it.
 func lookPath(name, list, dir string) (string, error) {
 	if strings.Contains(name, "/") {
 		p := name

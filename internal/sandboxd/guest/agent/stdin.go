@@ -35,9 +35,9 @@ func newStdin(f *os.File, tty bool) *stdin {
 	return s
 }
 
-// write writes the part of a session that begins at offset, but for what was
-// written of it before, and closes the input if last. A terminal is not closed:
-// end-of-file is typed. Errors: conflict.
+// write writes the part of a session that begins at offset, without the bytes that were
+// written before, and closes the input if last. A terminal is not closed, but gets the
+// end-of-file character. Errors: conflict.
 func (s *stdin) write(done <-chan struct{}, session string, offset int64, data []byte, last bool) error {
 	select {
 	case <-s.turn:
@@ -86,7 +86,7 @@ func (s *stdin) writeAll(done <-chan struct{}, data []byte) error {
 	if len(data) == 0 {
 		return nil
 	}
-	// A command that does not read must not hold a writer that has left.
+	// A command that does not read must not block a writer whose client has left.
 	stop := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {

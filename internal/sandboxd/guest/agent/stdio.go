@@ -95,8 +95,8 @@ func openPipes(null int, withInput bool) (s *stdio, err error) {
 	return s, nil
 }
 
-// openTerminal connects all three to a new terminal. The library for this
-// makes the master block, so that reading it would occupy a thread.
+// openTerminal connects stdin, stdout and stderr to a new terminal. The usual library
+// makes the master blocking, so that reading would occupy a thread.
 func openTerminal(size sandbox.WindowSize, owner *account) (s *stdio, err error) {
 	s = &stdio{child: [3]int{-1, -1, -1}, tty: true}
 	defer func() {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemFiles reads and replaces files of a machine's own configuration,
-// whatever an image, or root in the guest, has put there: nothing makes it wait,
-// and located paths are below /etc, /usr and /var, whatever links point to.
+// systemFiles reads and replaces files of a machine's own configuration. An image, or
+// root in the guest, may have put anything in their place: no file makes systemFiles
+// block, and located paths are below /etc, /usr and /var, whatever links point to.
 type systemFiles struct {
 	root string // "" for the real root
 }
@@ -69,8 +69,8 @@ func (s systemFiles) locate(name string) (string, error) {
 	return "", fmt.Errorf("%s: it leads to %q, which is left alone", name, clip(at+"/"))
 }
 
-// read reads a regular file of at most limit bytes, into memory with room
-// behind it.
+// read reads a regular file of at most limit bytes, into a slice with capacity for room
+// more bytes.
 func (s systemFiles) read(real string, limit, room int) ([]byte, error) {
 	f, st, err := openRegular(s.root + real)
 	if err != nil {
@@ -100,8 +100,8 @@ func (s systemFiles) has(real string, content []byte) bool {
 	return err == nil && bytes.Equal(is, content)
 }
 
-// write makes content that of a file, at once and whatever is in its place, if
-// it is not a directory. It makes the directory, too, if it may.
+// write atomically replaces the file real, unless it is a directory, by a file with the
+// given content. With mkdir it makes a missing directory.
 func (s systemFiles) write(real string, content []byte, mkdir bool) error {
 	return s.replace(real, mkdir, func(tmp string) error { return create(tmp, content) })
 }
@@ -145,7 +145,7 @@ func (s systemFiles) edit(real string, limit int, change func([]byte) []byte) er
 		if err := create(tmp, after); err != nil {
 			return err
 		}
-		// In this order: a change of owner takes away bits of the mode.
+		// In this order, because a change of owner clears bits of the mode.
 		if err := unix.Lchown(tmp, int(st.Uid), int(st.Gid)); err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (s systemFiles) replace(real string, mkdir bool, make func(tmp string) erro
 	return reason(err)
 }
 
-// reason is err without the path Go adds: callers say it in the guest's terms.
+// reason returns err without the path that Go adds: callers add the guest's path.
 func reason(err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno

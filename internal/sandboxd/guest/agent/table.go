@@ -29,7 +29,7 @@ type commandTable struct {
 	quiesced bool // nothing starts
 }
 
-// entry is a command that was asked for. Asking for it again finds the entry.
+// entry is a requested command. A repeated request finds the entry.
 type entry struct {
 	id      string
 	number  uint64        // counts in order of start
@@ -45,8 +45,8 @@ func newCommandTable(l Limits) *commandTable {
 // retryCommands is when to try again with too many commands running.
 const retryCommands = time.Second
 
-// reserve returns the entry of an id, and whether it is new, so that the caller
-// must settle it. Errors: quota_exceeded.
+// reserve returns the entry of an id. If isNew, the caller must call settle. Errors:
+// quota_exceeded.
 func (t *commandTable) reserve(id string) (e *entry, isNew bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +72,7 @@ func (t *commandTable) reserve(id string) (e *entry, isNew bool, err error) {
 	return e, true, nil
 }
 
-// settle says how starting an entry's command went. A failed one is forgotten.
+// settle sets the result of starting an entry's command. It forgets a failed command.
 func (t *commandTable) settle(e *entry, cmd *command, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +87,7 @@ func (t *commandTable) settle(e *entry, cmd *command, err error) {
 	}
 }
 
-// finish says that a command has exited. It may be called before settle.
+// finish records that a command has exited. It may be called before settle.
 func (t *commandTable) finish(c *command) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -180,8 +180,8 @@ func (t *commandTable) isQuiesced() bool {
 	return t.quiesced
 }
 
-// awaitAll waits until the commands of now have started and are done. It reports
-// false if ctx ended first.
+// awaitAll waits until all present commands have started and are done. It returns false
+// if ctx ended first.
 func (t *commandTable) awaitAll(ctx context.Context) bool {
 	t.mu.Lock()
 	entries := slices.Collect(maps.Values(t.entries))
@@ -245,7 +245,7 @@ func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
 	return s.stream(r.Context(), f, c, reader, true)
 }
 
-// start starts a command, or finds the one that has the id.
+// start starts a command, or finds the command with the same id.
 func (s *Server) start(req guest.StartRequest) (*command, error) {
 	e, isNew, err := s.table.reserve(req.ID)
 	if err != nil {

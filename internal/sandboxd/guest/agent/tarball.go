@@ -18,8 +18,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// untar unpacks an archive from the web in a directory. It needs no program of
-// the image's.
+// untar unpacks an archive from the web in a directory. It needs no program of the image.
 func (s *Server) untar(ctx context.Context, req guest.SourceRequest, real, shown string, own owner) error {
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots(req)}, DisableCompression: true, DisableKeepAlives: true,
@@ -65,8 +64,8 @@ func (s *Server) untar(ctx context.Context, req guest.SourceRequest, real, shown
 	return nil
 }
 
-// followed lets a redirection be followed. Where it leads is not told where from:
-// the query of a URL may be as good as a password.
+// followed allows a redirection to be followed. It removes the Referer header, because
+// the query of a URL may be as secret as a password.
 func followed(r *http.Request, via []*http.Request) error {
 	if len(via) >= 10 {
 		return errors.New("it is redirected again and again")

@@ -45,9 +45,9 @@ const (
 	sectionEnd   = "# cay: end\n"
 )
 
-// trustStore changes which certificates the programs of a machine trust. It
-// works on whatever files an image has. A machine may wait for it to start, and
-// system calls are what that costs, so it makes few.
+// trustStore changes the certificates that the programs of a machine trust. It works with
+// the files of any image. A machine may wait for it to start, and system calls are slow
+// in a sandbox, so it makes few.
 type trustStore struct {
 	systemFiles
 
@@ -174,7 +174,7 @@ func (t *trustStore) writeOwn(bundles []bundleFile, link, public string, extra [
 	return nil
 }
 
-// splitCertificates returns the certificates of a PEM text, each as a PEM text.
+// splitCertificates returns each certificate of a PEM text, as a PEM text.
 func splitCertificates(text string) ([][]byte, error) {
 	if len(text) > guest.MaxTrust {
 		return nil, fmt.Errorf("the certificates have %d bytes; at most %d are taken", len(text), guest.MaxTrust)
@@ -249,7 +249,8 @@ func withoutSection(bundle []byte) []byte {
 	return kept
 }
 
-// withSection adds to a bundle, behind it in memory if there is room.
+// withSection returns a bundle with a section, using spare capacity of base if there is
+// any.
 func withSection(base, extra []byte) []byte {
 	all := base
 	if len(all) > 0 && all[len(all)-1] != '\n' {

@@ -120,7 +120,7 @@ func resolve(spec, passwd, group string) (*account, error) {
 	return a, nil
 }
 
-// maxGroups is less than the kernel's NGROUPS_MAX, and more than anyone has.
+// maxGroups is less than the kernel's NGROUPS_MAX, and more than any real user has.
 const maxGroups = 1024
 
 func findUser(passwd, user string) (found *account, err error) {
@@ -133,7 +133,7 @@ func findUser(passwd, user string) (found *account, err error) {
 			found = a
 			return false
 		}
-		// A number means a name first, as for chown(1), and then an id.
+		// A number means a name first, as for chown(1), and otherwise an id.
 		if found == nil && strconv.FormatUint(uint64(a.uid), 10) == user {
 			found = a
 		}
@@ -179,9 +179,8 @@ func parseGroup(f []string) (groupLine, bool) {
 // maxUserFile bounds how much of passwd or group is read.
 const maxUserFile = 4 << 20
 
-// eachLine calls line with the fields of each line of a file until it returns
-// false. A missing file has no lines; lines over 64 KiB and comments are
-// skipped.
+// eachLine calls line with the fields of each line of a file until line returns false. A
+// missing file has no lines; lines over 64 KiB and comments are skipped.
 func eachLine(path string, line func(fields []string) bool) error {
 	f, _, err := openRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,8 +25,8 @@ const (
 	maxWatched = 16384
 	// maxEvents bounds the events that wait to be sent.
 	maxEvents = 4096
-	// pairing is how long the first half of a rename waits for the second,
-	// which the kernel queues right after it.
+	// pairing is how long the first half of a rename waits for the second half, which the
+	// kernel queues right after it.
 	pairing = 20 * time.Millisecond
 )
 
@@ -160,11 +160,11 @@ type watcher struct {
 	stopped   atomic.Bool
 }
 
-// stop makes run return. The file is closed after that: descriptors of closed
-// files come to mean other files.
+// stop makes run return. The file is closed after that, because the descriptor of a
+// closed file may come to mean another file.
 func (w *watcher) stop() {
 	w.stopped.Store(true)
-	// It fails on a closed file only, and there it is not needed.
+	// It fails only on a closed file, which needs no deadline.
 	_ = w.file.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -234,7 +234,7 @@ func (w *watcher) add(dir string, report bool) error {
 	}
 }
 
-// ignoreGone drops errors that say that a directory is not there any more.
+// ignoreGone drops errors that say that a directory no longer exists.
 func ignoreGone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil
@@ -242,7 +242,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// run reads events until it is stopped or the watch cannot go on.
+// run reads events until it is stopped or the watch fails.
 func (w *watcher) run() error {
 	buf := make([]byte, 16<<10)
 	for {

@@ -1,10 +1,9 @@
-// Package initd makes the agent the init of a sandbox: the first process, which
-// sets the machine up, serves the daemon, and reaps.
+// Package initd makes the agent the init of a sandbox: the first process, which sets the
+// machine up, serves the daemon, and reaps children.
 //
-// It runs from a small program of its own (cmd/cay-guest) or from a hidden
-// command of the cay binary. Start-up is on the way to every sandbox, and page
-// faults are dear there, so it does little: no file that need not be written,
-// no process, no wait.
+// It runs from a small program of its own (cmd/cay-guest) or from a hidden command of the
+// cay binary. Every sandbox waits for its start, and page faults are slow in a sandbox,
+// so it does little: no unnecessary file, no process, no wait.
 package initd
 
 import (
@@ -26,16 +25,16 @@ import (
 )
 
 const (
-	// maxFiles is RLIMIT_NOFILE of commands, soft and hard, as docker gives it, where the
-	// kernel below has that many.
+	// maxFiles is RLIMIT_NOFILE of commands, soft and hard, as in docker, if the kernel
+	// allows as many.
 	maxFiles = 1 << 20
 
 	readyTimeout = time.Second
 	termGrace    = time.Second
 )
 
-// Main runs the init, configured by the environment variable guest.ConfigEnv,
-// until SIGTERM. It returns the exit status; errors are on stderr.
+// Main runs the init, configured by the environment variable guest.ConfigEnv, until
+// SIGTERM. It returns the exit status, and writes errors to stderr.
 func Main() int {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "cay-guest:", err)
@@ -79,7 +78,7 @@ func run() error {
 		return err
 	}
 	unix.Umask(0o022)
-	// Writing files takes a while here, so it goes on beside all that follows.
+	// Writing files is slow here, so it runs concurrently.
 	written := writeFiles(server, cfg)
 	if err := setUp(cfg); err != nil {
 		return err
@@ -134,8 +133,8 @@ func shutDown(server *agent.Server) error {
 	return errors.Join(err, server.Close())
 }
 
-// sayReady tells the runtime that the agent listens, by a connection to the
-// gateway. A runtime that does not care refuses it.
+// sayReady tells the runtime that the agent listens, by a connection to the gateway. A
+// runtime that does not need the signal refuses the connection.
 func sayReady(gateway netip.AddrPort) {
 	conn, err := net.DialTimeout("tcp4", gateway.String(), readyTimeout)
 	if err == nil {

@@ -1,14 +1,14 @@
 // Package process starts programs and waits for their ends with the fewest steps.
 //
-// Package syscall's ForkExec resets the handlers of some sixty signals in each child,
-// by a system call each, and makes a pipe by which the child can say what went wrong.
-// Both cost little on Linux, and a millisecond in gVisor. Here the kernel resets the
-// handlers (CLONE_CLEAR_SIGHAND, Linux 5.5), and the child, which has the parent's memory
-// for as long as the parent stands still, writes there what went wrong.
+// Package syscall's ForkExec resets the handlers of some 60 signals in each child, by a
+// system call each, and makes a pipe by which the child can report an error. Both cost
+// little on Linux, and 1 ms in gVisor. Here the kernel resets the handlers
+// (CLONE_CLEAR_SIGHAND, Linux 5.5), and the child, which shares the parent's memory while
+// the parent is suspended, writes the error there.
 //
-// Go keeps a processor for a thread that waits in a system call, and looks every 20 µs
-// whether to take it away, for 10 ms: just when the program that starts needs the
-// sandbox's processors. Here it is given up at once.
+// Go reserves a CPU (a P of the Go scheduler) for a thread that waits in a system call,
+// and checks every 20 µs, for 10 ms, whether to take it away: just when the starting
+// program needs the sandbox's CPUs. Here the thread gives up its P at once.
 package process
 
 import _ "unsafe" // linkname

@@ -34,10 +34,10 @@ type cloneArgs struct {
 	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls uint64
 }
 
-// maxCalls is how many calls Start has a child make at most.
+// maxCalls is the largest number of calls that Start has a child make.
 const maxCalls = 10
 
-// vfork makes the child and waits until it is another program, or has failed. It
+// vfork makes the child and waits until it has executed the program, or has failed. It
 // returns the child's id, or an error number below zero.
 func vfork(c *child) int
 
@@ -51,8 +51,8 @@ func block(c *child) int {
 	return pid
 }
 
-// Start starts a program as the leader of a new session, and returns its id. Errors
-// are of type syscall.Errno; a child that could not execute the program is gone then.
+// Start starts a program as the leader of a new session, and returns its id. Errors are
+// of type syscall.Errno; a child that could not execute the program is already reaped.
 func Start(p Program) (pid int, err error) {
 	c := &child{clone: cloneArgs{
 		flags:      unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_CLEAR_SIGHAND,

@@ -14,9 +14,9 @@ type siginfo struct {
 	_                     [108]byte
 }
 
-// AwaitExit waits until a child is a zombie, and leaves it one: the child with an id,
-// or any if that is 0. It returns its id. Errors are of type syscall.Errno: ECHILD if
-// there is none.
+// AwaitExit waits until the child with the given id, or any child if pid is 0, is a
+// zombie, and leaves it a zombie. It returns the child's id. Errors are of type
+// syscall.Errno: ECHILD if there is no child.
 func AwaitExit(pid int) (int, error) {
 	kind := unix.P_PID
 	if pid == 0 {
