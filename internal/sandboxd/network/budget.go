@@ -112,7 +112,7 @@ func (b *budget) newShare() *share {
 	return s
 }
 
-// close gives back all of a share, when its connections have ended.
+// close gives back the whole share, when its connections have ended.
 func (s *share) close() {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -290,7 +290,7 @@ func (w *window) use(n int) {
 	}
 }
 
-// count returns false if the window should grow and there is no room.
+// count returns false if the window should grow but a bound forbids it.
 func (w *window) count(n int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

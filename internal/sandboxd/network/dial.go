@@ -30,16 +30,15 @@ type target struct {
 	name   string // clean, or an address
 	port   uint16
 	prefer netip.Addr // is tried first if the name has it
-	// judge decides about each address of the name before it is dialled, and
-	// about the zero AddrPort before the host's proxy is.
+	// judge decides about each address of the name before it is dialled, and about the
+	// zero AddrPort before the host's proxy is dialled.
 	judge func(netip.AddrPort) policy.Decision
 }
 
 func (t *target) String() string { return net.JoinHostPort(t.name, strconv.Itoa(int(t.port))) }
 
-// dialName connects to one of the name's addresses, which we look up by
-// ourselves, whatever the guest thinks they are. Errors: *errDenied if all it
-// has are not to be reached.
+// dialName connects to one of the name's addresses, which the daemon looks up itself; the
+// guest's own lookup does not matter. Errors: *errDenied if all addresses are blocked.
 func (l *Link) dialName(ctx context.Context, t target) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -107,8 +106,8 @@ func (l *Link) dialEach(ctx context.Context, t target, addrs []netip.Addr) (conn
 	return nil, err
 }
 
-// dialAddr connects to one address, in a share of the time that is left if
-// there are more to try.
+// dialAddr connects to one address. If left addresses are still to be tried, it uses only
+// its part of the remaining time.
 func (l *Link) dialAddr(ctx context.Context, dst netip.AddrPort, left int) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok && left > 1 {
 		var cancel context.CancelFunc

@@ -121,9 +121,9 @@ func (l *Link) fill(ctx context.Context, a *dns.Msg, dst netip.AddrPort) {
 	}
 }
 
-// byQuery decides whether a question may be answered, and with which code it is
-// not. Names that are not allowed do not exist: to REFUSED most programs say that
-// it may work later, and try again and again.
+// byQuery decides whether a question may be answered, and returns the response code.
+// Names that are not allowed get NXDOMAIN, because most programs take REFUSED as
+// temporary and try again and again.
 func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	if l.meter.exhausted() {
 		return l.totalDenied(), dns.RcodeRefused
@@ -154,8 +154,7 @@ func (l *Link) byQuery(name string, q dns.Question) (policy.Decision, int) {
 	return d, dns.RcodeSuccess
 }
 
-// reverse returns the address that a name below in-addr.arpa or ip6.arpa stands
-// for.
+// reverse returns the address that a name below in-addr.arpa or ip6.arpa encodes.
 func reverse(name string) (netip.Addr, bool) {
 	if nibbles, ok := strings.CutSuffix(name, ".ip6.arpa"); ok {
 		digits := strings.Split(nibbles, ".")
@@ -243,7 +242,7 @@ func (l *Link) takeLookup(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// byProxyAlone reports whether a name that we cannot resolve may be reached
+// byProxyAlone reports whether a name that the daemon cannot resolve may be reached
 // through the host's proxy.
 func (e *Egress) byProxyAlone(name string) bool {
 	if e.upstream == nil || !mayNameUnresolved(name) {
@@ -282,7 +281,7 @@ func (l *Link) forward(ctx context.Context, a *dns.Msg, name string) error {
 	return nil
 }
 
-// refuseQuery says no, and why, to the guest's programs and in the flow log.
+// refuseQuery refuses a query, with the reason for the guest's programs and the flow log.
 func (l *Link) refuseQuery(a *dns.Msg, rcode int, dst netip.AddrPort, name string, d policy.Decision) {
 	a.Rcode = rcode
 	explainDNS(a, dns.ExtendedErrorCodeProhibited, d.Rule+": "+d.Reason)
@@ -296,17 +295,15 @@ func (l *Link) denyQuery(a *dns.Msg, dst netip.AddrPort, name string, d policy.D
 	}
 }
 
-// explainDNS adds an extended DNS error (RFC 8914), if the question could have
-// one in its answer.
+// explainDNS adds an extended DNS error (RFC 8914), if the query supports EDNS.
 func explainDNS(a *dns.Msg, code uint16, text string) {
 	if opt := a.IsEdns0(); opt != nil {
 		opt.Option = append(opt.Option, &dns.EDNS0_EDE{InfoCode: code, ExtraText: text})
 	}
 }
 
-// serveDNSStream answers one TCP connection of the guest to port 53 of whatever
-// address: each message is preceded by its length in two bytes (RFC 1035,
-// 4.2.2).
+// serveDNSStream answers a TCP connection of the guest to port 53 of any address: each
+// message is preceded by its length in two bytes (RFC 1035, 4.2.2).
 func (f *flow) serveDNSStream(conn net.Conn) {
 	for {
 		if conn.SetDeadline(time.Now().Add(dnsIdle)) != nil {
@@ -324,7 +321,7 @@ func (f *flow) serveDNSStream(conn net.Conn) {
 
 var errNoQuery = errors.New("not a DNS query")
 
-// answerNext reads a query and returns the answer with its length before it.
+// answerNext reads a query and returns the answer, preceded by its length.
 func (f *flow) answerNext(conn net.Conn) ([]byte, error) {
 	var size [2]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {

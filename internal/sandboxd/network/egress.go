@@ -22,8 +22,8 @@ type EgressConfig struct {
 	Nameservers []string
 	// AllowRanges are special-purpose ranges the operator lets guests reach.
 	AllowRanges []netip.Prefix
-	// DialContext dials destinations; nil means a net.Dialer. It is given
-	// addresses, never names.
+	// DialContext dials destinations; nil means a net.Dialer. It gets addresses, never
+	// names.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// OwnPorts returns the TCP ports at which this process serves on the host's
 	// addresses. No guest reaches these ports there, whatever the operator allows. Nil:
@@ -57,8 +57,8 @@ type Egress struct {
 	sniffTimeout, silence time.Duration // shorter in tests
 }
 
-// NewEgress returns an Egress. Errors: invalid for name servers that are no
-// addresses and for a proxy's URL.
+// NewEgress returns an Egress. Errors: invalid for name servers that are not addresses
+// and for a proxy's URL.
 func NewEgress(cfg EgressConfig) (*Egress, error) {
 	if cfg.DialContext == nil {
 		cfg.DialContext = (&net.Dialer{}).DialContext

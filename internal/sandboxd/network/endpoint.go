@@ -16,15 +16,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// endpoint is the link-layer end of our stack: whole IP packets, one a message,
-// on one half of a Pair.
+// endpoint is the link-layer end of our stack, on one end of a Pair: each message is a
+// whole IP packet.
 //
-// gVisor's fdbased endpoint would do, but it parks a thread of the operating
-// system in each link and never closes its wake-up descriptor. This one waits
-// in Go's poller, and holds nothing but the socket.
+// gVisor's fdbased endpoint would work, but it parks a thread of the operating system in
+// each link and never closes its wake-up descriptor. endpoint waits in Go's poller, and
+// holds only the socket.
 //
-// It is also the guard of the stack: a packet that a guest has no reason to
-// send ends here, before anything parses it further. See welcome.
+// It also guards the stack: packets that a guest has no reason to send are dropped before
+// anything parses them further. See welcome.
 type endpoint struct {
 	file *os.File
 	conn syscall.RawConn
@@ -111,9 +111,9 @@ func (e *endpoint) deliver(packet *buffer.View) {
 // stack for longer.
 const sendPatience = 5 * time.Millisecond
 
-// WritePackets implements stack.LinkEndpoint. Packets for which there is no
-// room in time are dropped, as on any link, and TCP sends them again. To wait
-// first is what keeps fast transfers fast: recovery from a drop is slow.
+// WritePackets implements stack.LinkEndpoint. Packets that find no room within
+// sendPatience are dropped, as on any link, and TCP sends them again. Waiting first keeps
+// fast transfers fast, because recovery from a drop is slow.
 func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	written := 0
 	for _, pkt := range pkts.AsSlice() {
@@ -191,7 +191,7 @@ func (e *endpoint) Attach(d stack.NetworkDispatcher) {
 
 // interrupt makes the reader end.
 func (e *endpoint) interrupt() {
-	// Only fails if the file is closed, which ends the reader too.
+	// SetReadDeadline fails only on a closed file, which ends the reader too.
 	_ = e.file.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -219,9 +219,9 @@ func (e *endpoint) release() error {
 	return nil
 }
 
-// Capabilities implements stack.LinkEndpoint. The guest's kernel and ours share
-// a machine: nothing can corrupt a packet on the way, and a wrong checksum
-// could only hurt its sender.
+// Capabilities implements stack.LinkEndpoint. The guest's kernel and ours are on the same
+// host: nothing can corrupt a packet on the way, and a wrong checksum could only hurt its
+// sender.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityTXChecksumOffload | stack.CapabilityRXChecksumOffload
 }
@@ -239,9 +239,9 @@ func (e *endpoint) ParseHeader(*stack.PacketBuffer) bool    { return true }
 func (e *endpoint) Close()                                  {}
 func (e *endpoint) SetOnCloseAction(func())                 {}
 
-// welcome judges the first 20 bytes of a packet: whole IPv4 without options,
-// TCP or UDP, from the guest's own address. ICMP, other protocols, fragments,
-// IPv6 and forged sources are not.
+// welcome judges the first 20 bytes of a packet. It accepts whole IPv4 packets without
+// options, with TCP or UDP, from the guest's own address. It refuses ICMP, other
+// protocols, fragments, IPv6 and forged sources.
 func welcome(ip header.IPv4) bool {
 	const versionAndLength = 4<<4 | header.IPv4MinimumSize/4
 	if ip[0] != versionAndLength {

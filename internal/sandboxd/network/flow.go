@@ -13,7 +13,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// flow is one connection of the guest to the outside, from the first packet on.
+// flow is a connection of the guest to the outside, from the first packet on.
 type flow struct {
 	link   *Link
 	dst    netip.AddrPort // where the guest's packets go
@@ -121,14 +121,14 @@ func (f *flow) own(conn net.Conn) bool {
 	return true
 }
 
-// errCut is the cause of a flow's end if a decision was.
+// errCut is the cause of a flow's end if a decision ended the flow.
 type errCut struct{ policy.Decision }
 
 func (e *errCut) Error() string { return e.Reason }
 
 var errClosed = errors.New("network link closed")
 
-// close ends the flow, at once if there is a cause, and records its end.
+// close ends the flow, immediately if there is a cause, and records its end.
 func (f *flow) close(cause error) {
 	f.cancel(cause)
 	f.mu.Lock()
@@ -186,7 +186,7 @@ func (f *flow) protocol() string {
 	return f.known.protocol
 }
 
-// rejudge ends the flow if the policy of today would not have it.
+// rejudge ends the flow if today's policy denies it.
 func (f *flow) rejudge() {
 	if d := f.learn(func(*facts) {}); d.Verdict != policy.Allow {
 		d.Reason = "cut by a change of the network policy: " + d.Reason

@@ -7,11 +7,10 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Guard returns a net.Dialer.Control for connections the daemon makes to
-// addresses that callers name: it refuses what a guest could not reach either,
-// except in the ranges the operator allows. It judges addresses, after names
-// were resolved and for each connection, so redirects and changing answers meet
-// it too.
+// Guard returns a net.Dialer.Control for connections that the daemon makes to addresses
+// named by callers: it refuses the addresses that a guest could not reach either, except
+// in the ranges that the operator allows. It judges the address of each connection after
+// names are resolved, so it also applies to redirects and changing answers.
 func Guard(allow []netip.Prefix) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		dst, err := netip.ParseAddrPort(address)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// hostAddrs knows the addresses of this machine's interfaces: services of the
-// host that listen on a public address are no part of the public internet.
+// hostAddrs knows the addresses of this machine's interfaces: services of the host that
+// listen on a public address do not belong to the public internet.
 type hostAddrs struct {
 	list func() ([]net.Addr, error)
 
@@ -48,9 +48,9 @@ func (h *hostAddrs) has(ip netip.Addr) (bool, error) {
 // outside reports whether an address may be reached at all; see why.
 func (h *hostAddrs) outside(ip netip.Addr, allow []netip.Prefix) bool { return h.why(ip, allow) == "" }
 
-// why returns the rule by which nobody may reach an address, as "blocked range
-// 10.0.0.0/8". It is empty if the address is public and not this machine's own,
-// or in one of the ranges the operator allows.
+// why returns the rule that blocks an address for all guests, as "blocked range
+// 10.0.0.0/8". It is empty if the address is public and not this machine's own, or in one
+// of the ranges that the operator allows.
 func (h *hostAddrs) why(ip netip.Addr, allow []netip.Prefix) string {
 	ip = ip.Unmap()
 	if slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(ip) }) {

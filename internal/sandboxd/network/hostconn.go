@@ -128,7 +128,8 @@ func socketMemory(fd int) (received, sent int64) {
 	return int64(info.Data[rmemAlloc]), int64(info.Data[wmemQueued])
 }
 
-// unsent is how many bytes the server has not acknowledged. The end counts as one.
+// unsent returns how many bytes the server has not acknowledged. The FIN counts as one
+// byte.
 func (c *hostConn) unsent() (n int, err error) {
 	err = control(c.raw, func(fd int) error {
 		n, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
@@ -137,7 +138,7 @@ func (c *hostConn) unsent() (n int, err error) {
 	return n, err
 }
 
-// await returns when Read has something to say. Before it waits, it calls idle.
+// await returns when Read would not block. Before it waits, it calls idle.
 func (c *hostConn) await(idle func()) {
 	// Errors are for Read to return.
 	_ = c.raw.Read(func(fd uintptr) bool {
@@ -228,10 +229,11 @@ func (c *hostConn) drain() {
 	}
 }
 
-// reset ends the connection as a broken one, with all the kernel holds.
+// reset ends the connection with a TCP reset, and frees all that the kernel holds.
 func (c *hostConn) reset() { _ = c.release(false) }
 
-// release frees the socket; in good order, if the server has taken all but the end.
+// release frees the socket; inOrder is set if the server has taken everything but the
+// FIN.
 func (c *hostConn) release(inOrder bool) (err error) {
 	c.releases.Do(func() {
 		if inOrder {

@@ -61,7 +61,7 @@ func isTimeout(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// nameless ends a connection without a name, unless its address is enough.
+// nameless ends a connection without a name, unless the policy allows its address.
 func (f *flow) nameless(conn *guestConn, first []byte, format string, args ...any) {
 	// With the deadline off before anything is relayed.
 	if conn.SetReadDeadline(time.Time{}) != nil {
@@ -90,7 +90,7 @@ func (f *flow) guess(conn *guestConn, patience time.Duration) (protocol sniff.Pr
 	return protocol, first, nil
 }
 
-// hello reads the rest of a TLS hello. raw is all that was read, first included.
+// hello reads the rest of a TLS hello. raw has all bytes read, including first.
 func (f *flow) hello(conn *guestConn, first []byte) (hello *sniff.ClientHello, raw []byte, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(f.link.egress.sniffTimeout)); err != nil {
 		return nil, first, err
@@ -111,7 +111,7 @@ func (f *flow) inspectTLS(conn *guestConn, first []byte, postgres bool) {
 	f.learn(func(k *facts) { k.protocol = "tls" })
 	hello, raw, err := f.hello(conn, first)
 	l := f.link
-	// Where the address is enough, a name is only for the host's proxy.
+	// If the policy allows the address, only the host's proxy needs a name.
 	optional := l.byAddress(l.policy.Load(), f.dst).Verdict == policy.Allow
 	var name string
 	switch {
@@ -164,8 +164,8 @@ func askPostgres(conn net.Conn) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// inspectHTTP has each request judged by itself; in the mode allow-all, where
-// the name is only for the host's proxy, the first is enough.
+// inspectHTTP judges each request separately; in the mode allow-all, where only the
+// host's proxy needs the name, the first request is enough.
 func (f *flow) inspectHTTP(conn *guestConn, first []byte) {
 	l := f.link
 	if l.policy.Load().Mode() == sandbox.AllowAll {
@@ -181,8 +181,8 @@ func (f *flow) inspectHTTP(conn *guestConn, first []byte) {
 	f.intercept(conn, first, "")
 }
 
-// host reads the head of a request. name is empty if it names no host; read is
-// all that was read, first included.
+// host reads the head of a request. name is empty if the request names no host; read has
+// all bytes read, including first.
 func (f *flow) host(conn *guestConn, first []byte) (name string, read []byte) {
 	var seen bytes.Buffer
 	r := io.TeeReader(io.LimitReader(io.MultiReader(bytes.NewReader(first), conn), maxHTTPHead), &seen)
@@ -204,8 +204,8 @@ func (f *flow) host(conn *guestConn, first []byte) (name string, read []byte) {
 	return name, read
 }
 
-// intercept gives the connection to package intercept. name is the TLS server
-// name, or empty for plain HTTP.
+// intercept passes the connection to package intercept. name is the TLS server name, or
+// empty for plain HTTP.
 func (f *flow) intercept(conn *guestConn, first []byte, name string) {
 	d := f.learn(func(k *facts) {
 		k.stage, k.name, k.protocol = opened, name, "https"
@@ -220,7 +220,7 @@ func (f *flow) intercept(conn *guestConn, first []byte, name string) {
 	f.serve(conn, first, name, nil)
 }
 
-// serve has requests answered: by the policy and servers, or by a refusal.
+// serve answers requests, by the policy and servers, or by a refusal.
 func (f *flow) serve(conn *guestConn, first []byte, name string, refusal *policy.Decision) {
 	l := f.link
 	proxy := l.egress.cfg.Proxy
@@ -249,7 +249,7 @@ func (f *flow) serve(conn *guestConn, first []byte, name string, refusal *policy
 	}
 }
 
-// explain tells the client of a flow that is denied by its address alone why.
+// explain tells the client of a flow denied by its address why it was denied.
 func (f *flow) explain(conn *guestConn, d policy.Decision) {
 	protocol, first, err := f.guess(conn, f.link.egress.sniffTimeout)
 	switch {

@@ -69,8 +69,8 @@ func (l *Link) judge(dst netip.AddrPort, k facts) policy.Decision {
 	return d
 }
 
-// byAddress decides about a flow by where the guest's packets go. For Inspect
-// its name decides, when it is known.
+// byAddress decides about a flow by the destination of the guest's packets. For Inspect,
+// the name decides, once it is known.
 func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 	if p.Mode() == sandbox.DenyAll {
 		return p.Address(dst)
@@ -94,8 +94,8 @@ func (l *Link) byAddress(p *policy.Policy, dst netip.AddrPort) policy.Decision {
 	return d
 }
 
-// byResolved decides about an address that an allowed name has. listed says
-// that the policy names the port.
+// byResolved decides about an address of an allowed name. listed says that the policy
+// lists the port.
 func (l *Link) byResolved(p *policy.Policy, dst netip.AddrPort, listed bool) policy.Decision {
 	if d := l.egress.blockedAddr(dst); d.Verdict != policy.Allow {
 		return d

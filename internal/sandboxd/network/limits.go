@@ -108,8 +108,8 @@ func (m *meter) setBase(d *direction, bytes int64) {
 	m.used.Add(more)
 }
 
-// pass returns when n bytes may pass in direction d, which then count. Errors:
-// errTotal, or the cause of ctx's end.
+// pass waits until n bytes may pass in direction d, and counts them. Errors: errTotal, or
+// the cause of ctx's end.
 func (m *meter) pass(ctx context.Context, d *direction, n int) error {
 	used := m.used.Add(int64(n))
 	if total := m.total.Load(); total > 0 && used > total {
@@ -138,13 +138,13 @@ func (m *meter) exhausted() bool {
 	return total > 0 && (m.spent.Load() || m.used.Load() >= total)
 }
 
-// limitDenied is the decision about a flow that a limit keeps from opening.
+// limitDenied returns the decision about a flow that a limit keeps from opening.
 func limitDenied(limit, format string, args ...any) policy.Decision {
 	return policy.Decision{Rule: "limit " + limit, Reason: fmt.Sprintf(format, args...)}
 }
 
-// roomLocked decides about one more flow by the limits alone, and has taken floor
-// bytes for it if that is in favour.
+// roomLocked decides about another flow by the limits alone. If it allows the flow, it
+// has taken floor bytes for it.
 func (l *Link) roomLocked(floor int64) policy.Decision {
 	limits, open := *l.limits.Load(), len(l.flows)
 	switch {

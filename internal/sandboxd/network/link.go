@@ -29,8 +29,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// The addresses on every link. They are the same for all sandboxes, because
-// each has a link of its own.
+// The addresses on every link. All sandboxes have the same, because each has a link of
+// its own.
 var (
 	GuestAddr   = netip.MustParseAddr("100.64.0.2")
 	GatewayAddr = netip.MustParseAddr("100.64.0.1") // the daemon's end: DNS, and the peer of control connections
@@ -39,7 +39,7 @@ var (
 const (
 	// PrefixLen is the guest's subnet.
 	PrefixLen = 30
-	// MTU is in bytes. Large, since a packet never leaves this machine.
+	// MTU is in bytes. It is large, because a packet never leaves this machine.
 	MTU = 65000
 	// ReadyPort is the port on the gateway that a guest dials when it accepts
 	// connections. The connection is refused; the attempt is the signal.
@@ -64,8 +64,8 @@ const nicID tcpip.NICID = 1
 // if the operator allows a range that contains it.
 var linkRange = netip.PrefixFrom(GatewayAddr, PrefixLen).Masked()
 
-// Link is the daemon's end of a guest's network. Create it with Egress.NewLink;
-// Close frees all it holds and ends every flow.
+// Link is the daemon's end of a guest's network. Create it with Egress.NewLink; Close
+// ends every flow and frees all resources.
 type Link struct {
 	machine  string // the machine's id
 	egress   *Egress
@@ -122,9 +122,9 @@ func Pair() (ours, guests int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// NewLink starts a machine's link on fd, which it owns from now on, also when it
-// fails. Errors: invalid for a policy that is, or that asks for more than the
-// operator's limits. A nil log is the Egress's.
+// NewLink starts a machine's link on fd, and owns fd from then on, also when it fails.
+// Errors: invalid for an invalid policy, or a policy that asks for more than the
+// operator's limits. A nil log means the Egress's log.
 func (e *Egress) NewLink(fd int, machine string, n sandbox.Network, log *slog.Logger) (*Link, error) {
 	ep, err := newEndpoint(fd)
 	if err != nil {
@@ -161,15 +161,14 @@ func (e *Egress) NewLink(fd int, machine string, n sandbox.Network, log *slog.Lo
 }
 
 func (l *Link) configure() error {
-	// No SACK, for the guest's sake. A slow reader of many small segments makes
-	// our stack drop some: it has promised more room than their overhead leaves.
-	// With SACK gVisor's sender then takes RACK's word that they are lost, but
-	// counts them as in flight, and sends two for each retransmission timeout.
-	// Without it the timeout is followed by a slow start.
+	// No SACK, because of the guest's sender. If a slow reader gets many small segments,
+	// our stack drops some, because it has promised more room than their overhead leaves.
+	// With SACK gVisor's sender then believes RACK that they are lost, but counts them as
+	// in flight, and sends only two for each retransmission timeout. Without SACK the
+	// timeout is followed by a slow start.
 	sack, cc := tcpip.TCPSACKEnabled(false), tcpip.CongestionControlOption("cubic")
-	// Nothing is late on a socketpair, so there is nothing to wait for after a
-	// connection's end; meanwhile a guest that takes the same port for another to
-	// the same destination would get no answer.
+	// No packet is late on a socketpair, so TIME_WAIT is not needed; during it a guest
+	// that uses the same port again for the same destination would get no answer.
 	wait := tcpip.TCPTimeWaitTimeoutOption(0)
 	rcv := tcpip.TCPReceiveBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPBuffer, Max: maxTCPBuffer}
 	snd := tcpip.TCPSendBufferSizeRangeOption{Min: tcp.MinBufferSize, Default: defaultTCPBuffer, Max: maxTCPBuffer}
@@ -185,8 +184,7 @@ func (l *Link) configure() error {
 	if err := l.stack.CreateNIC(nicID, l.endpoint); err != nil {
 		return fmt.Errorf("create interface: %s", err)
 	}
-	// Every destination is ours: we accept packets for any address and answer in
-	// its name.
+	// The stack accepts packets for every destination address and answers in its name.
 	if err := l.stack.SetPromiscuousMode(nicID, true); err != nil {
 		return fmt.Errorf("set promiscuous mode: %s", err)
 	}
@@ -207,7 +205,7 @@ func (l *Link) configure() error {
 func (l *Link) Ready() <-chan struct{} { return l.ready }
 
 // Dial connects to a TCP port in the guest, from the gateway's address. Errors:
-// unavailable if nothing listens there.
+// unavailable if no program listens there.
 func (l *Link) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	conn, err := l.connect(ctx, port)
 	if err != nil {
@@ -265,8 +263,8 @@ func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 	return l.count(conn)
 }
 
-// SetPolicy replaces the policy. Flows it forbids have ended when it returns.
-// Errors: invalid, and then the old policy stays; see NewLink.
+// SetPolicy replaces the policy. Flows that the policy forbids have ended when SetPolicy
+// returns. Errors: invalid, and then the old policy stays; see NewLink.
 func (l *Link) SetPolicy(n sandbox.Network) error {
 	p, err := policy.Compile(n)
 	if err != nil {
@@ -297,15 +295,16 @@ func (l *Link) SetPolicy(n sandbox.Network) error {
 	return nil
 }
 
-// open returns the flows there are. They are ended without l.mu, which the
-// stack's own goroutines take.
+// open returns the open flows. They must be ended without l.mu, because the stack's own
+// goroutines lock it.
 func (l *Link) open() []*flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.flows))
 }
 
-// start runs f for the link, which waits for its end, unless the link is closed.
+// start runs f in a goroutine that Close waits for. It returns false if the link is
+// closed.
 func (l *Link) start(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -316,7 +315,7 @@ func (l *Link) start(f func()) bool {
 	return true
 }
 
-// exhaust ends all that goes to the outside, since no more bytes may.
+// exhaust ends all connections to the outside, because no more bytes may pass.
 func (l *Link) exhaust() {
 	d := l.totalDenied()
 	for _, f := range l.open() {
@@ -331,7 +330,7 @@ func (l *Link) exhaust() {
 	l.servers.end()
 }
 
-// OnFlow makes f hear of every flow from now on; it must not block. nil stops it.
+// OnFlow makes f get every flow from now on; it must not block. nil stops it.
 func (l *Link) OnFlow(f func(sandbox.Flow)) { l.records.send(f) }
 
 // Traffic returns the payload bytes relayed from the outside to the guest and from the
@@ -340,8 +339,8 @@ func (l *Link) Traffic() (ingress, egress int64) {
 	return l.meter.ingress.bytes.Load(), l.meter.egress.bytes.Load()
 }
 
-// SetTraffic says how many bytes earlier links of the sandbox have relayed: they
-// count for Traffic and NetworkLimits.TotalBytes.
+// SetTraffic sets how many bytes earlier links of the sandbox have relayed: they count
+// for Traffic and NetworkLimits.TotalBytes.
 func (l *Link) SetTraffic(ingress, egress int64) {
 	l.update.Lock()
 	defer l.update.Unlock()
@@ -367,7 +366,7 @@ func (l *Link) Close() error {
 	}
 	l.servers.close()
 	l.stack.Close()
-	// The reader ends before Wait, which holds the lock that delivering takes.
+	// The reader must end before Wait, which holds the lock that delivering takes.
 	l.endpoint.stop()
 	l.stack.Wait()
 	l.work.Wait()

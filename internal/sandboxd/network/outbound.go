@@ -13,19 +13,19 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// silentFor is how long a client may say nothing until its connection is offered
-// without a name, because it waits for the server to speak first. At the ports of the
-// web, where clients speak first, it is Egress.sniffTimeout.
+// silentFor is how long a client may be silent until its connection is offered without a
+// name, because the client waits for the server to send first. At the ports of the web,
+// where clients send first, it is Egress.sniffTimeout.
 const silentFor = 300 * time.Millisecond
 
-// Rules of decisions about connections that an egress handler is asked about.
+// Rules of decisions about connections that are offered to an egress handler.
 const (
 	ruleHandled = "handled"
 	ruleRefused = "refused by the egress handler"
 )
 
-// OnOutbound has h asked about connections that Network.Handled covers, from now
-// on. Nil has them refused.
+// OnOutbound offers connections that Network.Handled covers to h, from now on. With a nil
+// h they are refused.
 func (l *Link) OnOutbound(h machine.OutboundHandler) {
 	if h == nil {
 		l.handler.Store(nil)
@@ -34,8 +34,8 @@ func (l *Link) OnOutbound(h machine.OutboundHandler) {
 	l.handler.Store(&h)
 }
 
-// handles reports whether a TCP connection to dst has to be read, because its name
-// may be one of the handler's.
+// handles reports whether a TCP connection to dst must be read, because the handler may
+// cover its name.
 func (l *Link) handles(dst netip.AddrPort) bool {
 	return l.policy.Load().Handles() && !linkRange.Contains(dst.Addr())
 }
@@ -83,8 +83,8 @@ func (f *flow) greet(conn *guestConn) *greeting {
 	return g
 }
 
-// offer asks the handler about a connection that was accepted, and has the policy
-// decide, by d, if the handler leaves it to that.
+// offer offers an accepted connection to the handler. If the handler passes it, the
+// policy's decision d applies.
 func (f *flow) offer(conn *guestConn, d policy.Decision) {
 	l := f.link
 	g := f.greet(conn)
@@ -138,7 +138,7 @@ func (f *flow) mayPass(p *policy.Policy, g *greeting, d policy.Decision) bool {
 	return byName.Verdict == policy.Allow
 }
 
-// unhandled has the policy decide about a connection that has been read in part.
+// unhandled applies the policy to a connection that was partly read.
 func (f *flow) unhandled(conn *guestConn, g *greeting, d policy.Decision) {
 	switch {
 	case d.Verdict == policy.Deny && g.err == nil && explains(f.dst) && !f.link.silent():
@@ -155,7 +155,7 @@ func (f *flow) unhandled(conn *guestConn, g *greeting, d policy.Decision) {
 	}
 }
 
-// handOver gives a connection to the handler, and returns when it has ended.
+// handOver passes a connection to the handler, and returns when the connection has ended.
 func (f *flow) handOver(conn *guestConn, g *greeting, to machine.OutboundAnswer) {
 	if d := f.learn(func(k *facts) { k.stage = handed }); d.Verdict != policy.Allow {
 		f.denied(d)
@@ -188,7 +188,7 @@ func (f *flow) handOver(conn *guestConn, g *greeting, to machine.OutboundAnswer)
 	<-held.closed
 }
 
-// heldConn is a connection of a guest in the hands of a handler.
+// heldConn is a guest's connection that a handler serves.
 type heldConn struct {
 	net.Conn
 	closed chan struct{}

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// blocked are the destinations no guest reaches, whatever its policy, unless
-// the operator names a range in EgressConfig.AllowRanges: everything that is not
-// the public internet. Sources: the IANA special-purpose address registries, and
-// the metadata addresses of cloud providers that lie outside of them.
+// blocked are the destinations that no guest reaches under any policy, unless the
+// operator allows a range in EgressConfig.AllowRanges: everything that is not the public
+// internet. Sources: the IANA special-purpose address registries, and the metadata
+// addresses of cloud providers that lie outside of them.
 var blocked = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this network
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
@@ -41,16 +41,16 @@ var (
 	}
 )
 
-// mailPorts are ports of the public internet that guests have no good use for:
-// sending mail directly is how a stolen sandbox becomes a spam source.
+// mailPorts are ports of the public internet that guests do not need: by sending mail
+// directly, a stolen sandbox becomes a spam source.
 var mailPorts = []uint16{25, 465, 587}
 
 // Public reports whether ip is an address of the public internet, which guests may reach.
 // IPv4 addresses mapped into IPv6 are judged as IPv4.
 func Public(ip netip.Addr) bool { return blockedAs(ip) == "" }
 
-// blockedAs names the range that keeps guests from ip, and is empty if ip is an
-// address of the public internet.
+// blockedAs returns the range that blocks ip for guests, "" if ip is an address of the
+// public internet.
 func blockedAs(ip netip.Addr) string {
 	if !ip.IsValid() || ip.Zone() != "" {
 		return "no address"

@@ -16,15 +16,15 @@ const (
 	recordsBurst     = 1000
 	summaryAfter     = time.Second // the first record that is left out is told of
 
-	// A datagram or a DNS query is sent again and again where a connection would
-	// be refused once: the same denial within repeatWithin is one record.
+	// repeatWithin is the time in which the same denial is recorded once: a datagram or a
+	// DNS query is repeated many times where a connection would be refused once.
 	repeatWithin = 5 * time.Second
 	maxRepeats   = 256
 )
 
-// recorder hands out a link's flow records, numbered from 1, in order, and no
-// more than their receiver should have to take: a guest that opens flows
-// without end gets a summary of those that are left out.
+// recorder passes on a link's flow records, numbered from 1, in order, and at most
+// recordsPerSecond: if a guest opens flows without end, a summary replaces the records
+// that are left out.
 type recorder struct {
 	mu      sync.Mutex // guards what follows, and is held while to is called
 	to      func(sandbox.Flow)
@@ -52,8 +52,8 @@ func (r *recorder) send(to func(sandbox.Flow)) {
 	r.to = to
 }
 
-// add numbers a new record and hands it out. It returns the number, or 0 if the
-// record was left out.
+// add numbers a new record and passes it on. It returns the number, or 0 if the record
+// was left out.
 func (r *recorder) add(f sandbox.Flow) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +81,7 @@ func (r *recorder) addLocked(f sandbox.Flow) int64 {
 	return f.Seq
 }
 
-// again hands out another record in place of the one that add gave f's number.
+// again passes on another record in place of the record with f's number.
 func (r *recorder) again(f sandbox.Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +90,7 @@ func (r *recorder) again(f sandbox.Flow) {
 	}
 }
 
-// repeated reports whether the denial that key stands for was asked about just
-// before.
+// repeated reports whether it was called with the same key in the last repeatWithin.
 func (r *recorder) repeated(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +128,7 @@ func (r *recorder) summarizeLocked() {
 	r.addLocked(f)
 }
 
-// close records the pending flows, and stops recording.
+// close passes on a pending summary, and no record after it.
 func (r *recorder) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

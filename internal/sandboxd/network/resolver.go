@@ -200,8 +200,8 @@ func addresses(m *dns.Msg) answer {
 // errNoServers is returned if no name server is configured.
 var errNoServers = errors.New("the host has no name server")
 
-// exchange asks the name servers in turn, beginning with the one that answered
-// last, until one has an answer.
+// exchange asks the name servers in turn, beginning with the server that answered last,
+// until one answers.
 func (r *resolver) exchange(ctx context.Context, name string, qtype uint16) (*dns.Msg, error) {
 	select {
 	case r.slots <- struct{}{}:
@@ -225,8 +225,8 @@ func (r *resolver) exchange(ctx context.Context, name string, qtype uint16) (*dn
 	return nil, fmt.Errorf("look up %s: %w", name, err)
 }
 
-// askBy asks one server by udp or tcp. Package dns by itself waits for the answer
-// whatever becomes of ctx.
+// askBy asks a server by udp or tcp. Package dns would wait for the answer even after ctx
+// has ended.
 func (r *resolver) askBy(ctx context.Context, network, server string, q *dns.Msg) (*dns.Msg, error) {
 	client := dns.Client{Net: network, Timeout: r.exchangeTimeout, UDPSize: dns.MaxMsgSize}
 	conn, err := client.DialContext(ctx, server)
@@ -239,7 +239,7 @@ func (r *resolver) askBy(ctx context.Context, network, server string, q *dns.Msg
 	return m, err
 }
 
-// ask asks one server, again by TCP if the answer does not fit a datagram.
+// ask asks a server, and again by TCP if the answer does not fit into a datagram.
 func (r *resolver) ask(ctx context.Context, server string, q *dns.Msg) (*dns.Msg, error) {
 	for _, network := range []string{"udp", "tcp"} {
 		m, err := r.askBy(ctx, network, server, q)

@@ -31,7 +31,7 @@ type serverConn struct {
 	name    string // clean, or an address
 	port    uint16
 	dialled netip.AddrPort // zero if the host's proxy dials
-	// forward says that a rule and not the guest chose the name.
+	// forward says that a rule chose the name, not the guest.
 	forward bool
 	freed   sync.Once
 }
@@ -109,8 +109,8 @@ func (s *servers) add(c *serverConn) bool {
 	return true
 }
 
-// judge decides by today's policy. Where a rule forwards requests to is the word
-// of the policy's owner; only its address is judged.
+// judge decides by today's policy. The policy's owner chose the target of a forward, so
+// only its address is judged.
 func (c *serverConn) judge() policy.Decision {
 	l := c.servers.link
 	p := l.policy.Load()

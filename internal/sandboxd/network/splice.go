@@ -83,7 +83,7 @@ func (c *guestConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// await returns when Read has something to say. Before it waits, it calls idle.
+// await returns when Read would not block. Before it waits, it calls idle.
 func (c *guestConn) await(idle func()) {
 	ready := func() bool { return c.ep.Readiness(waiter.ReadableEvents) != 0 }
 	if ready() {
@@ -116,8 +116,8 @@ func (c *guestConn) Close() error {
 	return nil
 }
 
-// settle returns when the guest has taken all that was sent to a closed
-// connection, or will not.
+// settle returns when the guest has taken all bytes sent to a closed connection, or when
+// it is clear that it will not.
 func (c *guestConn) settle() {
 	if ep, ok := c.ep.(stack.TransportEndpoint); ok {
 		ep.Wait()
@@ -169,7 +169,7 @@ var (
 	buffers      = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 )
 
-// loan is the buffer of a direction. Nothing is lent while it waits.
+// loan is the buffer of one direction. A waiting direction holds no buffer.
 type loan struct {
 	share *share
 	small *[smallBuffer]byte
@@ -218,9 +218,9 @@ type errLost struct{ reason string }
 
 func (e *errLost) Error() string { return e.reason }
 
-// splice relays both ways until both sides have ended, passing each side's end
-// on as it comes: a half-close as one, a fault as a reset. first was read from
-// the guest before.
+// splice relays both ways until both sides have ended. It passes each side's end on at
+// once: a half-close as a half-close, an error as a reset. first was already read from
+// the guest.
 func (f *flow) splice(guest, server net.Conn, first []byte) {
 	guest = replay(guest, first)
 	var wg sync.WaitGroup
@@ -239,8 +239,8 @@ func (f *flow) splice(guest, server net.Conn, first []byte) {
 	wg.Wait()
 }
 
-// pump copies src to dst in the pace of d, and half-closes dst at the end. An
-// error means that the flow is broken both ways.
+// pump copies src to dst at the rate of d, and half-closes dst at the end. An error means
+// that the flow is broken both ways.
 func (f *flow) pump(dst, src net.Conn, d *direction, count func(int64) int64) error {
 	lent := loan{share: f.link.share}
 	defer lent.free()

@@ -23,8 +23,8 @@ func endpointAddr(id stack.TransportEndpointID) netip.AddrPort {
 	return netip.AddrPortFrom(addr, id.LocalPort)
 }
 
-// handleTCP decides one connection attempt of the guest and lives as long as
-// the connection. It runs in a goroutine of its own.
+// handleTCP decides a connection attempt of the guest and returns at the end of the
+// connection. It runs in a goroutine of its own.
 func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	dst := endpointAddr(r.ID())
 	if dst == netip.AddrPortFrom(GatewayAddr, ReadyPort) {
@@ -71,23 +71,23 @@ func (l *Link) handleTCP(r *tcp.ForwarderRequest) {
 	}
 }
 
-// explains reports whether a denied connection is accepted all the same, to
-// tell the client why: the protocols of these ports can.
+// explains reports whether a denied connection is accepted all the same, to tell the
+// client why: the protocols of the web's ports can carry the reason.
 func explains(dst netip.AddrPort) bool { return dst.Port() == 80 || dst.Port() == 443 }
 
-// silent reports whether the policy denies everything. A denial is then a refused connection
-// and nothing else, also to web clients: a program that is answered, even by a refusal, takes
-// itself to be online.
+// silent reports whether the policy denies everything. Then a denied connection is only
+// refused, also for web clients: a program that gets any answer, even a refusal, assumes
+// that it is online.
 func (l *Link) silent() bool { return l.policy.Load().Mode() == sandbox.DenyAll }
 
-// byName reports whether flows to dst are read for their name though their
-// address is allowed: the host's proxy may want it, and know more names than us.
+// byName reports whether flows to dst are read for their name although their address is
+// allowed: the host's proxy may need the name, and resolve more names than the daemon.
 func (l *Link) byName(dst netip.AddrPort) bool {
 	return l.egress.upstream != nil && l.policy.Load().Mode() == sandbox.AllowAll && (dst.Port() == 80 || dst.Port() == 443)
 }
 
-// accept completes the handshake with the guest. It returns nil if the guest
-// does not, or the flow has ended.
+// accept completes the handshake with the guest. It returns nil if the guest does not
+// complete it, or the flow has ended.
 func (f *flow) accept(r *tcp.ForwarderRequest) *guestConn {
 	var wq waiter.Queue
 	ep, err := r.CreateEndpoint(&wq)
@@ -123,7 +123,7 @@ func (f *flow) direct(r *tcp.ForwarderRequest) {
 	f.splice(conn, out, nil)
 }
 
-// dialDirect returns nil, and has recorded why, if there is no connection.
+// dialDirect returns nil, and has recorded the reason, if dialling failed.
 func (f *flow) dialDirect() (net.Conn, string) {
 	d := f.learn(func(k *facts) { k.stage, k.dialled = addressed, f.dst })
 	if d.Verdict != policy.Allow {
@@ -171,8 +171,8 @@ func (f *flow) byAddressAlone(conn *guestConn, first []byte, why policy.Decision
 	return true
 }
 
-// passOn dials the name and relays, unread but for first. For PostgreSQL the
-// server is asked for TLS first, as the guest has asked us.
+// passOn dials the name and relays the bytes, unread except for first. For PostgreSQL it
+// first asks the server for TLS, as the guest has asked us.
 func (f *flow) passOn(conn *guestConn, first []byte, name string, postgres bool) {
 	d := f.learn(func(k *facts) { k.stage, k.name = named, name })
 	if d.Verdict != policy.Allow {
@@ -208,7 +208,7 @@ func (f *flow) passOn(conn *guestConn, first []byte, name string, postgres bool)
 	f.splice(conn, out, first)
 }
 
-// refuse records why, and tells a guest that has begun to speak TLS or HTTP, unless the
+// refuse records the reason, and tells a guest that has begun TLS or HTTP, unless the
 // policy has become one that denies everything.
 func (f *flow) refuse(conn *guestConn, first []byte, d policy.Decision) {
 	if f.link.silent() {

@@ -20,9 +20,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// handleUDP takes each datagram of the guest that belongs to no flow yet. It is
-// called by the link's reader and must not block. For what it does not take, the
-// guest gets "port unreachable" and knows at once: QUIC clients go on by TCP.
+// handleUDP gets each datagram of the guest that belongs to no flow yet. The link's
+// reader calls it, so it must not block. If it returns false, the guest gets "port
+// unreachable" at once, and QUIC clients go on by TCP.
 func (l *Link) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffer) (taken bool) {
 	dst := endpointAddr(id)
 	if dst.Port() == dnsPort {
@@ -153,8 +153,8 @@ type deadlineConn interface {
 	Close() error
 }
 
-// handleQuery answers a DNS query that came as a datagram, from the address it
-// was sent to. It keeps no flow: guests use a new port for each.
+// handleQuery answers a DNS query that came as a datagram, from the address that the
+// query was sent to. It keeps no flow: guests use a new port for each query.
 func (l *Link) handleQuery(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if pkt.Data().Size() > maxQuery {
 		return true

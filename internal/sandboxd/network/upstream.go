@@ -36,8 +36,8 @@ const (
 	proxyResolution = 5 * time.Second
 )
 
-// upstream is the host's own way out through an HTTP or HTTPS proxy, as it is
-// described by HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+// upstream is the host's own way out through an HTTP or HTTPS proxy, as described by
+// HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
 type upstream struct {
 	choose func(*url.URL) (*url.URL, error)
 	tls    *tls.Config
@@ -69,8 +69,8 @@ func newUpstream(cfg EgressConfig) (*upstream, error) {
 	return u, nil
 }
 
-// learn resolves the proxy's name once, so that guests can be kept from it
-// before the first use. A name that does not resolve yet is learnt when it does.
+// learn resolves the proxy's name once, so that guests can be kept from its address
+// before the first use. If the name does not resolve yet, a later use learns it.
 func (u *upstream) learn(proxy *url.URL) {
 	ctx, cancel := context.WithTimeout(context.Background(), proxyResolution)
 	defer cancel()
@@ -115,8 +115,8 @@ func proxyPort(proxy *url.URL) string {
 	return "80"
 }
 
-// proxyFor returns the proxy that leads to host, a name or an address, or nil if
-// it is reached directly. Everything but port 80 counts as HTTPS.
+// proxyFor returns the proxy for host, a name or an address, or nil if host is reached
+// directly. Every port but 80 counts as HTTPS.
 func (u *upstream) proxyFor(host string, port uint16) (*url.URL, error) {
 	if u == nil {
 		return nil, nil
@@ -132,9 +132,9 @@ func (u *upstream) proxyFor(host string, port uint16) (*url.URL, error) {
 	return proxy, nil
 }
 
-// mayNameUnresolved reports whether a name that we cannot resolve may be left to
-// the proxy to resolve. Names that are local by their form may not: the proxy
-// would find what is local to it.
+// mayNameUnresolved reports whether the proxy may resolve a name that the daemon cannot
+// resolve. Names that are local by their form may not be passed on, because the proxy
+// would resolve them in its own local network.
 func mayNameUnresolved(name string) bool {
 	if _, err := netip.ParseAddr(name); err == nil || !strings.Contains(name, ".") {
 		return false
@@ -147,8 +147,8 @@ func mayNameUnresolved(name string) bool {
 	return true
 }
 
-// connect asks the proxy for a connection to target, a "host:port". bind prepares
-// the one to the proxy.
+// connect asks the proxy for a connection to target, a "host:port". bind prepares the
+// connection to the proxy.
 func (u *upstream) connect(ctx context.Context, bind func(net.Conn) (net.Conn, error), proxy *url.URL, target string) (_ net.Conn, err error) {
 	conn, err := u.dialer.DialContext(ctx, "tcp", net.JoinHostPort(proxy.Hostname(), proxyPort(proxy)))
 	if err == nil {

@@ -15,8 +15,8 @@ const (
 
 var batchPool = sync.Pool{New: func() any { return new([batchSize]byte) }}
 
-// batch is between TLS, which writes each record by itself, and a connection where
-// every write is a packet that the guest's stack and ours go through.
+// batch collects the records that TLS writes one by one, because below it every write is
+// a packet that the guest's stack and ours have to process.
 type batch struct {
 	io.Writer
 	memory Memory

@@ -31,7 +31,7 @@ const (
 	clockSkew   = time.Hour          // a guest's clock may be behind ours by as much
 )
 
-// maxLeaves bounds the leaves that are kept, in number: about 2 KiB each.
+// maxLeaves bounds the number of cached leaves: about 2 KiB each.
 const maxLeaves = 2048
 
 // The files of an authority.
@@ -207,7 +207,7 @@ func (ca *CA) issue(path string) error {
 	return writeFile(path, 0o644, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// writeFile replaces the file: at every moment it is the old one or the new.
+// writeFile replaces a file atomically.
 func writeFile(path string, mode fs.FileMode, text []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -240,7 +240,7 @@ func (ca *CA) leaf(name string) (*tls.Certificate, error) {
 	}
 }
 
-// entry returns the leaf that is kept for name, or a new one to be filled.
+// entry returns the cached leaf for name, or a new leaf to be filled.
 func (ca *CA) entry(name string) *leaf {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()

@@ -37,8 +37,7 @@ const (
 
 func cut(s string, size int) string { return s[:min(len(s), size)] }
 
-// exchange is a request and the response to it, which the guest gets through
-// its ResponseWriter.
+// exchange is a request and its response, which is written to the guest's ResponseWriter.
 type exchange struct {
 	http.ResponseWriter
 	guest *guest
@@ -92,7 +91,7 @@ func (p *Proxy) handle(w http.ResponseWriter, r *http.Request) {
 	x.complete = true
 }
 
-// decide returns true if the request may go on, by the rule it has set then.
+// decide sets the rule for the request and returns true if the request may go on.
 // Otherwise it has answered.
 func (x *exchange) decide(r *http.Request) bool {
 	s := x.guest.session
@@ -182,8 +181,8 @@ func (x *exchange) act(p *Proxy, r *http.Request) {
 	x.body = upload.New(x.ResponseWriter, r)
 	defer x.body.Finish()
 	p.reverse.ServeHTTP(x, r.WithContext(ctx))
-	// A server that sees its connection being cut may still end its response in good
-	// order. For the guest it must not look as if that were all.
+	// A server whose connection is cut may still end its response in good order. The
+	// guest must not take such a response for complete.
 	if x.cut.Load() != nil && x.flow.Verdict == sandbox.Allowed {
 		panic(http.ErrAbortHandler)
 	}
@@ -226,7 +225,7 @@ func (x *exchange) rejudge() {
 	x.cancel(&Refused{Rule: d.Rule, Reason: d.Reason})
 }
 
-// failCut answers a request that a newer policy has ended, if one has.
+// failCut answers a request that a newer policy has ended; it returns false if none has.
 func (x *exchange) failCut() bool {
 	d := x.cut.Load()
 	if d != nil {
@@ -264,7 +263,7 @@ func (x *exchange) refuse(status int, verdict sandbox.Verdict, rule, reason stri
 	return false
 }
 
-// explain tells a guest's user why the answer is not the server's.
+// explain tells a guest's user why the response does not come from the server.
 func explain(f sandbox.Flow) string {
 	var b strings.Builder
 	what := f.Protocol + " request"
@@ -286,8 +285,7 @@ func explain(f sandbox.Flow) string {
 	return b.String()
 }
 
-// redact takes the rule's secrets out of a text that a server may have had a
-// say in.
+// redact removes the rule's secrets from a text that a server may have influenced.
 func (x *exchange) redact(text string) string {
 	if x.rule == nil || len(x.rule.Secrets) == 0 {
 		return text
@@ -375,8 +373,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Hijack implements http.Hijacker. It is the last thing before the response 101
-// is written.
+// Hijack implements http.Hijacker. It is called last before the response 101 is written.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/upload"
 )
 
-// dropUpgrade takes back the offer to speak another version of HTTP, or TLS, on
-// the same connection: requests inside would meet no policy. Servers must go on
-// without. Other upgrades, such as to WebSocket, pass.
+// dropUpgrade removes the offer to switch to another version of HTTP, or to TLS, on the
+// same connection: requests inside would bypass the policy. Servers must go on without.
+// Other upgrades, such as to WebSocket, pass.
 func dropUpgrade(r *http.Request) {
 	for _, offer := range r.Header["Upgrade"] {
 		for protocol := range strings.SplitSeq(offer, ",") {
@@ -56,13 +56,13 @@ func dropHopByHop(h http.Header) {
 	}
 }
 
-// isHeader reports whether a server may take one header for the other: some,
-// and all that hand headers on as variables, know no difference between - and _.
+// isHeader reports whether a server may confuse two header names: some servers, and all
+// that pass headers on as variables, do not distinguish - and _.
 func isHeader(a, b string) bool {
 	return len(a) == len(b) && strings.EqualFold(strings.ReplaceAll(a, "_", "-"), strings.ReplaceAll(b, "_", "-"))
 }
 
-// escapes reports whether a path would leave the one it is appended to.
+// escapes reports whether an appended path would leave the path before it.
 func escapes(path string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }),
 		func(segment string) bool { return segment == ".." || segment == "." })
@@ -147,8 +147,8 @@ func (x *exchange) redirect(out *http.Request) {
 // tokenHeader carries Session.ForwardToken.
 const tokenHeader = "vercel-sandbox-oidc-token"
 
-// isForwardHeader reports whether a receiver may take a header for one that says
-// where a forwarded request comes from.
+// isForwardHeader reports whether a receiver may take a header as a statement of where a
+// forwarded request comes from.
 func isForwardHeader(name string) bool {
 	const prefix = "vercel-forwarded-"
 	return isHeader(name, tokenHeader) || len(name) >= len(prefix) && isHeader(name[:len(prefix)], prefix)

@@ -42,7 +42,7 @@ type guestKey struct{}
 
 func guestOf(ctx context.Context) *guest { return ctx.Value(guestKey{}).(*guest) }
 
-// guestBehind finds the guest of a connection that the server was given.
+// guestBehind returns the guest of a connection that the server got.
 func guestBehind(c net.Conn) *guest {
 	if t, ok := c.(*tls.Conn); ok {
 		return t.NetConn().(*guest)

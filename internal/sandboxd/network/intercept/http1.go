@@ -17,18 +17,17 @@ import (
 // ruleMalformed is the rule of requests that the filter refuses.
 const ruleMalformed = "malformed request"
 
-// How long, and for how many bytes, a guest is listened to after a refusal: if
-// the connection were closed with data unread, the guest might lose the answer.
+// How long, and for how many bytes, the proxy reads from a guest after a refusal: if the
+// connection were closed with data unread, the guest might lose the answer.
 const (
 	lingerTime = 500 * time.Millisecond
 	lingerSize = 256 << 10
 )
 
-// http1Conn is a guest's connection as the server reads HTTP/1 from it: only
-// requests that mean one thing. The server would close the connection without a
-// word, or with one that says nothing, when the filter refuses a request, and
-// would break off the response to the one before; so http1Conn waits for that
-// to be complete and answers itself.
+// http1Conn is a guest's connection from which the server reads HTTP/1: only unambiguous
+// requests. When the filter refuses a request, net/http's server would close the
+// connection silently or with an unspecific answer, and would cut the response to the
+// request before. So http1Conn waits until that response is complete and answers itself.
 type http1Conn struct {
 	*sniff.Conn
 	guest *guest
@@ -73,7 +72,7 @@ func (c *http1Conn) Read(p []byte) (int, error) {
 	case len(p) > 1: // the body of the request under way
 		return 0, err
 	}
-	// The server looks whether the guest is still there, by reading one byte.
+	// net/http's server checks whether the guest is still there, by reading one byte.
 	select {
 	case <-stop:
 		return 0, os.ErrDeadlineExceeded

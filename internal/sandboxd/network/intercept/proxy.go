@@ -38,8 +38,8 @@ type Config struct {
 // Session describes a guest's connection. It must not change while the connection is
 // served.
 type Session struct {
-	// Name is the TLS server name, as policy.CleanName makes it: every request
-	// must be for it. Empty for plain HTTP, where every request says its own.
+	// Name is the TLS server name, in the form of policy.CleanName: every request must be
+	// for it. Empty for plain HTTP, where every request names its own host.
 	Name string
 	Port uint16 // that the guest has dialled
 	// Address is the address that the guest dialled, for records of requests that Proxy
@@ -48,8 +48,8 @@ type Session struct {
 
 	// Policy returns today's policy. It is asked once for each request.
 	Policy func() *policy.Policy
-	// Refusal, if set, answers every request instead of the policy: it was
-	// decided without looking at any, and the guest is to be told.
+	// Refusal, if set, answers every request instead of the policy: the decision does not
+	// depend on requests, and the guest must be told.
 	Refusal *policy.Decision
 
 	// Dial resolves name, which may be an address for a forwarded request, checks the
@@ -70,8 +70,8 @@ type Session struct {
 	// add. Nil: no token is sent.
 	ForwardToken func(ctx context.Context, audience string) (string, error)
 
-	// Record gets one Flow for each request when it has ended; Seq is for the
-	// receiver to set. It is called by several goroutines. May be nil.
+	// Record gets one Flow for each request when it has ended; the receiver sets Seq. It
+	// is called by several goroutines. May be nil.
 	Record func(sandbox.Flow)
 }
 
@@ -93,14 +93,14 @@ func give(m Memory, n int64) {
 	}
 }
 
-// Forwarded reports whether a Session.Dial with ctx is for where a rule forwards
-// a request to, rather than for the host that the guest asks for.
+// Forwarded reports whether a Session.Dial with ctx is for the target of a Forward rule,
+// and not for the host that the guest asks for.
 func Forwarded(ctx context.Context) bool {
 	x, ok := ctx.Value(exchangeKey{}).(*exchange)
 	return ok && x.rule != nil && x.rule.Forward != nil
 }
 
-// Refused is an error of Session.Dial: the destination is not to be reached.
+// Refused is an error of Session.Dial: the destination is blocked.
 type Refused struct {
 	Rule   string // the deciding rule, as in policy.Decision
 	Reason string // a sentence for people
@@ -181,7 +181,7 @@ func New(cfg Config) *Proxy {
 
 var discard = log.New(io.Discard, "", 0)
 
-// Close closes all connections of guests and waits until nothing of them runs.
+// Close closes all connections of guests and waits for their goroutines.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -193,9 +193,9 @@ func (p *Proxy) Close() {
 	p.served.Wait()
 }
 
-// ServeTLS serves the requests of a guest that begins with a TLS handshake, as
-// if it were the server. It returns when all of them have ended and been
-// recorded, and closes conn. The end of ctx ends it.
+// ServeTLS serves the requests of a guest that begins with a TLS handshake, in place of
+// the server. It closes conn and returns when all requests have ended and been recorded,
+// or when ctx ends.
 func (p *Proxy) ServeTLS(ctx context.Context, conn net.Conn, s *Session) {
 	p.serve(ctx, newGuest(conn, s, true))
 }

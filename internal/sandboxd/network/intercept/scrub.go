@@ -17,10 +17,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// scrubber puts sandbox.Redacted in place of secrets in a stream, also where one
-// is cut by the borders of reads. A stretch that several secrets cover together
-// is replaced whole. It holds back no more than what may be the beginning of a
-// secret, so that events arrive when they are sent.
+// scrubber replaces secrets in a stream by sandbox.Redacted, also a secret that is split
+// over several reads. Overlapping secrets are replaced as one. scrubber holds back only
+// bytes that may begin a secret, so that events arrive when they are sent.
 type scrubber struct {
 	secrets [][]byte // longest first
 	held    []byte   // may begin a secret
@@ -177,7 +176,7 @@ func (s *scrubber) header(h http.Header) {
 	}
 }
 
-// scrubbed is the body of a response without the secrets in it.
+// scrubbed is the body of a response, with the secrets removed.
 type scrubbed struct {
 	body     io.ReadCloser
 	scrubber *scrubber

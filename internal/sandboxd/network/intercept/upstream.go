@@ -118,9 +118,9 @@ func (g *generation) transport(h2 bool) *http.Transport {
 	return t
 }
 
-// Reset makes all requests from now on open new connections, so that these meet
-// Session.Dial. To be called when the policy has changed. Requests under way
-// that it denies are ended; the others keep their connections until they end.
+// Reset makes all later requests open new connections, so that Session.Dial decides about
+// them. Call it when the policy has changed. Reset ends requests under way that the
+// policy denies; other requests keep their connections until they end.
 func (u *Upstream) Reset() {
 	u.mu.Lock()
 	if u.closed {
@@ -173,8 +173,8 @@ func (g *generation) shut(conns map[*serverConn]struct{}) {
 	g.h1.CloseIdleConnections()
 }
 
-// acquire gives a request its transports, until release. It returns false if
-// there are too many.
+// acquire gives a request its transports, until release. It returns false if there are
+// too many requests.
 func (u *Upstream) acquire(x *exchange) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -231,7 +231,7 @@ func (g *generation) dial(ctx context.Context, _, address string) (net.Conn, err
 	return c, nil
 }
 
-// dialTLS is how a transport connects that speaks HTTP/2, if server and memory allow.
+// dialTLS connects for a transport that uses HTTP/2, if server and memory allow.
 func (g *generation) dialTLS(ctx context.Context, network, address string, config *tls.Config) (net.Conn, error) {
 	name, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -14,7 +14,7 @@ type Query struct {
 	Type string // A, AAAA, ...
 }
 
-// answer gives the records of a name; a name in place of an address is a CNAME.
+// answer has the records of a name; a name in place of an address is a CNAME.
 type answer struct {
 	ttl  uint32
 	next func(qtype uint16) []string

@@ -81,7 +81,7 @@ func (n *Internet) close() {
 // Nameservers are the "host:port" of the DNS server.
 func (n *Internet) Nameservers() []string { return []string{n.nameserver} }
 
-// Permit makes dialling addresses in prefix right, though they are not public.
+// Permit allows dialling addresses in prefix, although they are not public.
 func (n *Internet) Permit(prefix netip.Prefix) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,7 +141,7 @@ func (n *Internet) Mark() Mark {
 	return Mark{len(n.dials), len(n.queries), len(n.requests)}
 }
 
-// Dials are the attempts to connect since m, the zero Mark being the start.
+// Dials returns the attempts to connect since m; the zero Mark is the start.
 func (n *Internet) Dials(m Mark) []Dial {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -189,8 +189,8 @@ func (n *Internet) AwaitRequest(t testing.TB, host string, count int) {
 	}
 }
 
-// requestPatience is how long AwaitRequest waits: for a guest and a daemon to
-// start, on a busy machine.
+// requestPatience is how long AwaitRequest waits: long enough for the start of a guest
+// and a daemon on a busy machine.
 const requestPatience = time.Minute
 
 // Violations returns the forbidden addresses that were dialled, and clears them. A test

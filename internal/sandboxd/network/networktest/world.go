@@ -13,9 +13,9 @@ var (
 	// CDN is cdn.example.com and evil.example.net, which share one server and its
 	// certificate: 80 and 443.
 	CDN = netip.MustParseAddr("93.184.0.20")
-	// Misc is misc.example.com: 7 echo (also UDP), 2222 a server that speaks
-	// first, 8443 and 465 TLS that is not HTTP (an echo), 25 mail, 5432 what looks
-	// like Postgres (SSLRequest, then a TLS echo), 443 UDP an echo (QUIC's port).
+	// Misc is misc.example.com: 7 echo (also UDP), 2222 a server that sends first, 8443
+	// and 465 TLS that is not HTTP (an echo), 25 mail, 5432 like Postgres (SSLRequest,
+	// then a TLS echo), 443 UDP an echo (QUIC's port).
 	Misc = netip.MustParseAddr("93.184.0.30")
 	// Other is other.example.org, *.exfil.example.net and www.xn--exmple-cua.com:
 	// 80, 443.
@@ -23,9 +23,9 @@ var (
 	// DNS is dns.example.net, a resolver that guests must not reach: 53 (also
 	// UDP), 853 DNS over TLS, 443 DNS over HTTPS.
 	DNS = netip.MustParseAddr("93.184.0.53")
-	// SelfSigned, Expired and WrongName are selfsigned.example.com,
-	// expired.example.com and wrongname.example.com: 443 HTTPS with a
-	// certificate that is not to be trusted.
+	// SelfSigned, Expired and WrongName are selfsigned.example.com, expired.example.com
+	// and wrongname.example.com: 443 HTTPS with a certificate that clients must not
+	// trust.
 	SelfSigned = netip.MustParseAddr("93.184.0.61")
 	Expired    = netip.MustParseAddr("93.184.0.62")
 	WrongName  = netip.MustParseAddr("93.184.0.63")
@@ -34,15 +34,15 @@ var (
 	// Metadata is the address of cloud metadata services. A server there gives
 	// Credentials to every client, which fails the test.
 	Metadata = netip.MustParseAddr("169.254.169.254")
-	// Private is internal.example.com: 80 HTTP. Reaching it fails the test, too,
-	// until it is told to Permit it.
+	// Private is internal.example.com: 80 HTTP. Reaching it fails the test, unless the
+	// test calls Permit.
 	Private = netip.MustParseAddr("10.77.0.5")
 )
 
 // Credentials is the answer of Metadata.
 const Credentials = "the-credentials-of-the-host"
 
-// names are the answers of the DNS server: addresses, or a name to go on with.
+// names are the answers of the DNS server: addresses, or an alias.
 var names = map[string][]string{
 	"api.example.com":         {API.String()},
 	"alias.example.com":       {"api.example.com"},

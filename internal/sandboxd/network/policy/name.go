@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// CleanName returns name as the other functions want it: in lower case, without
-// a dot at the end. The name comes from a guest, so everything is refused that
-// some resolver, certificate check or log could take for something else:
-// whatever is not a letter, a digit, a hyphen, an underscore or a dot, addresses
-// in any notation (also 127.1 or 0x7f000001), empty labels, labels of more than
-// 63 and names of more than 253 bytes.
+// CleanName returns name in the form that the other functions need: in lower case,
+// without a final dot. The name comes from a guest, so CleanName refuses everything that
+// some resolver, certificate check or log could misread: all characters except letters,
+// digits, hyphens, underscores and dots; addresses in any notation (also 127.1 or
+// 0x7f000001); empty labels; labels of more than 63 and names of more than 253 bytes.
 func CleanName(name string) (string, error) {
 	clean := strings.TrimSuffix(name, ".")
 	switch {
@@ -50,8 +49,8 @@ func CleanName(name string) (string, error) {
 	return clean, nil
 }
 
-// isNumber reports whether a name that ends with this label is read as an IPv4
-// address by programs that know the old notations.
+// isNumber reports whether a program that knows the old notations reads a name ending in
+// this label as an IPv4 address.
 func isNumber(label string) bool {
 	digits := "0123456789"
 	if rest, ok := strings.CutPrefix(label, "0x"); ok {
@@ -60,7 +59,7 @@ func isNumber(label string) bool {
 	return strings.Trim(label, digits) == ""
 }
 
-// table finds the entry of the allow list that decides about a name.
+// table finds the entry of the allow list for a name.
 type table struct {
 	exact  map[string]*Domain
 	below  map[string]*Domain // "*.example.com", by "example.com"
@@ -136,8 +135,8 @@ func (t *table) parent(name string) *Domain {
 	return nil
 }
 
-// matchLabels compares from the end. A "*" is any one label, but at the front
-// one or more.
+// matchLabels compares from the end. A "*" matches any one label, but at the front one or
+// more labels.
 func matchLabels(pattern []string, name string) bool {
 	for i := len(pattern) - 1; i >= 0; i-- {
 		if i == 0 && pattern[0] == "*" {

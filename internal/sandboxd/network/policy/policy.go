@@ -42,8 +42,8 @@ type Decision struct {
 	Verdict Verdict
 	Rule    string // the deciding rule, in short: `allow "*.example.com"`, `not in allow`
 	Reason  string // for Deny, a sentence for people
-	// PortListed reports that Domain.Ports has the port in it. Allow and Inspect
-	// do not speak for the ports of mail without that.
+	// PortListed reports that Domain.Ports has the port. Without it, Allow and Inspect do
+	// not apply to the ports of mail.
 	PortListed bool
 }
 
@@ -54,8 +54,8 @@ const (
 	ruleNotIn    = "not in allow"
 )
 
-// Policy is a compiled sandbox.Network. It does not change, and any number of
-// goroutines may ask it.
+// Policy is a compiled sandbox.Network. It is immutable, and its methods may be called
+// concurrently.
 type Policy struct {
 	mode        sandbox.NetworkMode
 	limits      sandbox.NetworkLimits
@@ -121,12 +121,12 @@ func (p *Policy) Handles() bool { return len(p.handled) > 0 }
 // HandlesAll reports whether every TCP connection is offered.
 func (p *Policy) HandlesAll() bool { return slices.Contains(p.handled, "*") }
 
-// HandlesName reports whether connections to a name are offered. The name must have
-// come from CleanName.
+// HandlesName reports whether connections to a name are offered to the egress handler.
+// The name must have come from CleanName.
 func (p *Policy) HandlesName(name string) bool { return p.handled.match(name) }
 
-// Address decides about a TCP flow to dst before anything was read from it. For
-// Inspect, Name decides when the name is known.
+// Address decides about a TCP flow to dst before any byte was read from it. For Inspect,
+// Name decides when the name is known.
 func (p *Policy) Address(dst netip.AddrPort) Decision {
 	if d, ok := p.byMode(); ok {
 		return d
@@ -142,7 +142,7 @@ func (p *Policy) Address(dst netip.AddrPort) Decision {
 	switch {
 	case p.names.empty():
 		return Decision{Rule: ruleNotIn, Reason: fmt.Sprintf("the network policy allows no names, and %v is in none of its allow_cidrs", ip)}
-	// Web clients are told the reason, and that is better with the name in it.
+	// Web clients are told the reason, which is better with the name in it.
 	case !p.everyPort && !p.ports[port] && port != 80 && port != 443:
 		return Decision{Rule: ruleNotIn, Reason: fmt.Sprintf("the network policy allows no name at port %d, and %v is in none of its allow_cidrs", port, ip)}
 	}
@@ -182,10 +182,9 @@ func (p *Policy) Resolved(ip netip.Addr) Decision {
 	return Decision{Verdict: Allow, Rule: "not in deny_cidrs"}
 }
 
-// Query decides whether a name may be resolved for the guest: in the mode
-// Custom if it may be reached at some port, or any name if AllowCIDRs has a
-// range, since who dials addresses must find them. The name must have come from
-// CleanName.
+// Query decides whether a name may be resolved for the guest: in the mode Custom only if
+// it may be reached at some port, or any name if AllowCIDRs has a range, because a guest
+// that dials addresses must find them. The name must have come from CleanName.
 func (p *Policy) Query(name string) Decision {
 	if d, ok := p.byMode(); ok {
 		return d
@@ -199,9 +198,8 @@ func (p *Policy) Query(name string) Decision {
 	return Decision{Rule: ruleNotIn, Reason: strconv.Quote(name) + " is not resolved: it is not in allow of the network policy"}
 }
 
-// Above reports whether a name that may not be resolved has names below it that
-// may. It must not be said not to exist, since nothing could be below it then
-// (RFC 8020).
+// Above reports whether a name that may not be resolved has allowed names below it. Such
+// a name must not get NXDOMAIN, because that would deny all names below it (RFC 8020).
 func (p *Policy) Above(name string) bool { return p.mode == sandbox.Custom && p.above[name] }
 
 // byMode decides for the modes that need not look.

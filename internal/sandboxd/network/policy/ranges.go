@@ -47,7 +47,7 @@ func newRanges(texts []string) (ranges, error) {
 
 func (s *ranges) empty() bool { return len(s.v4) == 0 && len(s.v6) == 0 }
 
-// find returns the first range with ip in it as the user wrote it, or "".
+// find returns the first range that contains ip, as the user wrote it, or "".
 func (s *ranges) find(ip netip.Addr) string {
 	if ip.Is4() {
 		n := number(ip)

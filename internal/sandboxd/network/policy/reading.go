@@ -7,12 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxIrregular bounds the paths that are read in several ways, in bytes: each
-// rule looks at each reading.
+// maxIrregular bounds the length, in bytes, of paths with several readings: each rule
+// looks at each reading.
 const maxIrregular = 2 << 10
 
-// paths are the ways in which servers may read a path. There is one for a path
-// in normal form.
+// paths are the ways in which servers may read a path. A path in normal form has one
+// reading.
 type paths struct {
 	readings   []string
 	unreadable string // if not empty: why servers may read the path in unknown ways
@@ -79,8 +79,8 @@ func unreserved(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0
 }
 
-// inPath reports whether a byte can be in a path as itself, or is taken for a
-// slash by some.
+// inPath reports whether a byte can be in a path unescaped, or is a slash to some
+// servers.
 func inPath(c byte) bool { return unreserved(c) || strings.IndexByte(`/\!$&'()*+,;=:@`, c) >= 0 }
 
 func inPathOrPercent(c byte) bool { return inPath(c) || c == '%' }
@@ -174,7 +174,7 @@ type queries struct {
 	malformed bool // some parameter has an invalid escape; readings do not include it
 }
 
-// readQuery lists the readings of a query: parameters end at & or at semicolons,
+// readQuery lists the readings of a query: parameters end at & only, or at semicolons,
 // too; a + is a space or itself.
 func readQuery(query string) *queries {
 	q := &queries{}

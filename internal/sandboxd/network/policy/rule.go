@@ -48,9 +48,9 @@ type Rule struct {
 // Format writes only the name of the rule, so that secrets stay out of logs.
 func (r *Rule) Format(f fmt.State, _ rune) { fmt.Fprint(f, r.Text) }
 
-// minSecret is the length from which on parts of a value are secrets of their
-// own: shorter ones would be found in innocent text. Network.Validate asks the
-// same of whole values that are to be scrubbed.
+// minSecret is the length, in bytes, from which a part of a value is a secret of its own:
+// shorter parts would be found in harmless text. Network.Validate requires the same
+// length of whole values that are to be scrubbed.
 const minSecret = 8
 
 func newDomain(in sandbox.Domain, strict bool) (*Domain, error) {

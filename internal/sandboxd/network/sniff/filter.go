@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// RequestError says why a request was not let through. The client is to be
-// told, and the connection to be closed.
+// RequestError says why a request was refused. The caller should tell the client, and
+// must close the connection.
 type RequestError struct {
 	Reason string // a few words, safe to show
 }
@@ -30,19 +30,18 @@ const (
 	maxChunkExt  = 4 << 10  // bytes of extensions in a body
 )
 
-// Conn is the connection of an HTTP/1 client. Read returns what the client
-// sends, unchanged, as long as there is only one way to understand it: it fails
-// with a *RequestError, now and ever after, at the first request that is not
-// what RFC 9112 wants, or that servers are known to disagree about. Nothing of
-// a request is returned before the whole of its head is found good, and nothing
-// of a chunk or a trailer before its framing is. Bodies pass as they come.
+// Conn is the connection of an HTTP/1 client. Read returns the client's bytes unchanged,
+// as long as they have only one reading. At the first request that violates RFC 9112, or
+// that servers are known to read differently, Read fails with a *RequestError, now and
+// ever after. No byte of a request is returned before its whole head is found valid, and
+// no byte of a chunk or a trailer before its framing is. Bodies pass as they come.
 //
-// A Read never returns bytes of two requests, so a server that has not asked
-// for the next one has at most its first byte (net/http reads one ahead, to
-// notice that the client is gone).
+// A Read never returns bytes of two requests, so a server that has not asked for the next
+// request has at most its first byte (net/http reads one byte ahead, to notice that the
+// client is gone).
 //
-// Deadlines and all but Read are the connection's own. There must be one Read
-// at a time, as in net/http.
+// Deadlines and all methods but Read are the connection's own. Calls of Read must not be
+// concurrent, as in net/http.
 type Conn struct {
 	net.Conn
 	upgraded atomic.Bool
@@ -72,8 +71,8 @@ const (
 	inTrailers
 )
 
-// FilterRequests lets only those HTTP/1 requests of conn's other end through
-// that mean the same to everyone.
+// FilterRequests returns a Conn that passes only those HTTP/1 requests of conn's other
+// end that mean the same to everyone.
 func FilterRequests(conn net.Conn) *Conn {
 	return &Conn{Conn: conn}
 }
@@ -137,7 +136,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// cutOff makes the end of the stream an error within a request.
+// cutOff turns the end of the stream within a request into an error.
 func (c *Conn) cutOff(err error) error {
 	if err == io.EOF && (c.stage != inHead || c.r < c.w) {
 		return io.ErrUnexpectedEOF
@@ -145,7 +144,7 @@ func (c *Conn) cutOff(err error) error {
 	return err
 }
 
-// take moves checked bytes to p, which is not longer than they are.
+// take moves checked bytes to p, which must not be longer than they are.
 func (c *Conn) take(p []byte) int {
 	n := copy(p, c.store[c.r:])
 	c.r += n
@@ -194,8 +193,7 @@ func (c *Conn) check() *RequestError {
 	return nil
 }
 
-// step returns how many of the bytes that come next are good. 0 means that it
-// takes more to tell.
+// step returns how many of the next bytes are valid. 0 means that more bytes are needed.
 func (c *Conn) step(pending []byte) (int, *RequestError) {
 	switch c.stage {
 	case inHead:
@@ -309,9 +307,9 @@ type lines struct {
 	scanned int // bytes of the text that are known to have no line feed behind start
 }
 
-// exceed reports whether the lines, to the end of the next one, have more than most
-// bytes. It is asked before next, so that what is wrong with text does not depend on
-// how much of it came in at a time.
+// exceed reports whether the lines, to the end of the next line, have more than most
+// bytes. It must be called before next, so that the reported error does not depend on how
+// the bytes were split over reads.
 func (l *lines) exceed(text []byte, most int) bool {
 	return len(text) >= most && bytes.IndexByte(text[l.scanned:most], '\n') < 0
 }

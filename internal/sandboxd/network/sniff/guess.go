@@ -15,11 +15,11 @@ const (
 	TLS
 	// HTTP begins with a request line of HTTP/1; see FilterRequests.
 	HTTP
-	// PostgresTLS begins with PostgresSSLRequest. A server that answers 'S' gets
-	// a ClientHello next, and nothing may precede it.
+	// PostgresTLS begins with PostgresSSLRequest. After the answer 'S' the client sends a
+	// ClientHello, and nothing may precede it.
 	PostgresTLS
-	// PostgresGSS begins with PostgresGSSRequest. A server that answers 'N' is
-	// asked for TLS next, or for an unencrypted session.
+	// PostgresGSS begins with PostgresGSSRequest. After the answer 'N' the client asks
+	// for TLS, or for an unencrypted session.
 	PostgresGSS
 )
 
@@ -47,8 +47,8 @@ const (
 // GuessSize is how many bytes Guess needs at most.
 const GuessSize = maxMethod + 1 + len("https:")
 
-// maxMethod is the length of the longest HTTP method that Guess knows as one;
-// the longest in use is UPDATEREDIRECTREF.
+// maxMethod is the length of the longest HTTP method that Guess recognizes; the longest
+// in use is UPDATEREDIRECTREF.
 const maxMethod = 20
 
 // Guess tells the protocol from the first bytes of a connection. If more is true, Guess

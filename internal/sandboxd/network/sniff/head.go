@@ -22,7 +22,7 @@ type head struct {
 	chunked bool
 }
 
-// add takes the next line, without its end. The empty one makes the head done.
+// add takes the next line, without its end. The empty line completes the head.
 func (h *head) add(line []byte) (done bool, err *RequestError) {
 	switch {
 	case !h.begun:
@@ -34,7 +34,7 @@ func (h *head) add(line []byte) (done bool, err *RequestError) {
 	return false, h.addField(line)
 }
 
-// addRequestLine wants a method, a target and a version with one space between.
+// addRequestLine requires a method, a target and a version, separated by single spaces.
 func (h *head) addRequestLine(line string) *RequestError {
 	parts := strings.Split(line, " ")
 	if len(parts) != 3 {
@@ -86,8 +86,7 @@ func (h *head) checkTarget() *RequestError {
 	return nil
 }
 
-// authority returns the host in a target that is a whole URL, and "" if it is
-// a path.
+// authority returns the host in a target that is an absolute URL, and "" for a path.
 func (h *head) authority() (string, *RequestError) {
 	if h.target[0] == '/' || h.target == "*" {
 		return "", nil
@@ -174,15 +173,15 @@ func (h *head) addTrailer(line []byte) *RequestError {
 	return nil
 }
 
-// notInTrailers reports whether a field cannot come behind the body: it says
+// notInTrailers reports whether a field must not come after the body, because it says
 // where a request goes, where it ends, or how to treat it.
 func notInTrailers(name []byte) bool {
 	return slices.ContainsFunc([]string{"host", "content-length", "transfer-encoding", "trailer", "te", "connection",
 		"keep-alive", "upgrade", "expect", "authorization", "proxy-authorization", "cookie"}, func(not string) bool { return is(name, not) })
 }
 
-// parseField wants a name, a colon right behind it, and a value without control
-// characters. A line that begins with a space continues no other here.
+// parseField requires a name, directly followed by a colon, and a value without control
+// characters. Lines that begin with a space (obsolete folding) are refused.
 func parseField(line []byte) (name, value []byte, err *RequestError) {
 	if line[0] == ' ' || line[0] == '\t' {
 		return nil, nil, bad("a header is folded, or begins with a space")
@@ -227,7 +226,7 @@ func checkHost(where, host string) *RequestError {
 	return nil
 }
 
-// parseLength wants digits only: no sign, no list, and not too many.
+// parseLength requires digits only: no sign, no list, and not too many digits.
 func parseLength(value string) (int64, *RequestError) {
 	n, err := strconv.ParseUint(value, 10, 63)
 	if err != nil || len(value) > 19 {
@@ -236,8 +235,8 @@ func parseLength(value string) (int64, *RequestError) {
 	return int64(n), nil
 }
 
-// parseChunkSize reads the line before a chunk. Extensions mean nothing to
-// anyone, but they are passed on.
+// parseChunkSize reads the line before a chunk. Extensions have no meaning, but are
+// passed on.
 func parseChunkSize(line []byte) (size int64, ext int, err *RequestError) {
 	digits := line
 	if i := bytes.IndexByte(line, ';'); i >= 0 {
@@ -267,7 +266,7 @@ func parseChunkSize(line []byte) (size int64, ext int, err *RequestError) {
 	return size, ext, nil
 }
 
-// is reports whether a field's name is the given one, which is in lower case.
+// is reports whether a field's name equals lower, ignoring case.
 func is(name []byte, lower string) bool {
 	return len(name) == len(lower) && strings.EqualFold(string(name), lower)
 }

@@ -36,8 +36,8 @@ const (
 	// MaxClientHello is the size in bytes that a ClientHello may have.
 	MaxClientHello = 16 << 10
 
-	// maxHelloRaw bounds the same in records of the guest's choice: enough to
-	// send every hello of 5 KiB a byte at a time.
+	// maxHelloRaw bounds the hello with its records, whose sizes the guest chooses:
+	// enough to send every hello of 5 KiB a byte at a time.
 	maxHelloRaw = 32 << 10
 )
 
@@ -115,7 +115,7 @@ func readRecord(r io.Reader, raw, message []byte) (_, _ []byte, err error) {
 	return raw, append(message, raw[start:]...), err
 }
 
-// readMore appends exactly n bytes of r to raw, fewer if there is an error.
+// readMore appends exactly n bytes of r to raw, or fewer with an error.
 func readMore(r io.Reader, raw []byte, n int) ([]byte, error) {
 	raw = slices.Grow(raw, n)
 	got, err := io.ReadFull(r, raw[len(raw):len(raw)+n])
@@ -246,8 +246,8 @@ func parseALPN(data []byte) ([]string, error) {
 	return names, nil
 }
 
-// cursor takes numbers and vectors off the front of a TLS structure. Behind its
-// end they are zero and empty, and short is set.
+// cursor takes numbers and vectors off the front of a TLS structure. Beyond the end it
+// returns zero and empty values, and sets short.
 type cursor struct {
 	rest  []byte
 	short bool
@@ -276,8 +276,8 @@ func (c *cursor) number(n int) (v int) {
 // vector takes a length of n bytes, and that many bytes.
 func (c *cursor) vector(n int) []byte { return c.take(c.number(n)) }
 
-// isNameByte reports whether c can be in a host name. Underscores are in use,
-// though not in names of hosts as RFC 952 has them.
+// isNameByte reports whether c can be in a host name. Underscores are in use, although
+// RFC 952 does not allow them in host names.
 func isNameByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
 }
@@ -291,8 +291,8 @@ const (
 	UnrecognizedName Alert = 112
 )
 
-// Record returns the alert as a record of 7 bytes, ready to be sent in answer
-// to a ClientHello. It is fatal: the connection ends after it.
+// Record returns the alert as a record of 7 bytes, ready to be sent in answer to a
+// ClientHello. The alert is fatal: the connection ends after it.
 func (a Alert) Record() []byte {
 	return []byte{recordAlert, 3, 3, 0, 2, 2, byte(a)}
 }

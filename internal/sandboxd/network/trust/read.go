@@ -187,8 +187,8 @@ func (r *reader) warning() string {
 	return fmt.Sprintf("%v, and %d more like it", r.first, r.damaged-1)
 }
 
-// blocks yields the certificates of a PEM text. Other blocks, and any text
-// between them, are passed over.
+// blocks yields the certificates of a PEM text. It skips other blocks, and any text
+// between blocks.
 func blocks(data []byte) func(yield func(*pem.Block) bool) {
 	return func(yield func(*pem.Block) bool) {
 		for {
@@ -243,8 +243,8 @@ func isLimit(err error) bool {
 
 var errNotRegular = errors.New("it is not a regular file")
 
-// readRegular reads a file of at most limit bytes, nothing if it is the one
-// that known describes. It does not wait for the other end of a pipe.
+// readRegular reads a file of at most limit bytes. It returns nothing if the file is the
+// one that known describes. It does not block on a pipe.
 func readRegular(name string, limit int64, known os.FileInfo) ([]byte, os.FileInfo, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -72,7 +72,7 @@ func load(src sources, now time.Time) (*Bundle, error) {
 	return b, nil
 }
 
-// Pool holds all of the bundle. It is shared, and must not be added to.
+// Pool returns all authorities of the bundle. It is shared, and must not be changed.
 func (b *Bundle) Pool() *x509.CertPool { return b.pool }
 
 // Extra returns, as PEM, the certificates that somebody added to this machine, and which
@@ -88,9 +88,9 @@ func (b *Bundle) Extra() []byte { return b.extra }
 // nothing was left out.
 func (b *Bundle) Warning() string { return b.warning }
 
-// Public returns Mozilla's set as PEM, for a guest whose image has no bundle at
-// all. Authorities trusted only for certificates issued before some day are not
-// in it: a file cannot say so. The slice is shared, and must not be changed.
+// Public returns Mozilla's set as PEM, for a guest whose image has no bundle at all. It
+// lacks authorities that are trusted only for certificates issued before some date,
+// because a file cannot express that. The slice is shared, and must not be changed.
 func Public() []byte { return publicPEM() }
 
 var publicPEM = sync.OnceValue(func() []byte {
