@@ -21,22 +21,22 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Store keeps blobs. Its methods may be called concurrently, and by several
-// processes at once. Package blobtest has the tests every Store passes.
+// Store stores blobs. Its methods may be called concurrently, also by several processes.
+// Package blobtest has tests that every Store must pass.
 type Store interface {
 	// Create begins a blob. size is the expected number of bytes; 0 means unknown.
 	// Errors: no_space if the disk lacks room for size bytes.
 	Create(ctx context.Context, size int64) (Draft, error)
 	// Stat describes a blob. Errors: not_found, invalid (no valid name).
 	Stat(ctx context.Context, name string) (Info, error)
-	// Open opens a file of a blob. It can be read until it is closed, also when
-	// the blob is deleted meanwhile. Errors: as Stat; not_found, too, if the
-	// blob has no such file.
+	// Open opens a file of a blob. The file stays readable until it is closed, even if
+	// the blob is deleted meanwhile. Errors: as Stat; not_found also if the blob has no
+	// such file.
 	Open(ctx context.Context, name, file string) (File, error)
 	// Local makes sure that the files of a blob are on this machine and keeps
 	// them there until the lease is released. Errors: as Stat; no_space.
 	Local(ctx context.Context, name string) (*Lease, error)
-	// Delete removes a blob. Its name is free at once. Errors: as Stat.
+	// Delete removes a blob. Its name can be used again at once. Errors: as Stat.
 	Delete(ctx context.Context, name string) error
 	// Reduce removes all files for which keep returns false and writes small files, by
 	// path, in one step: a caller that opens the blob sees either the old state or the
@@ -54,9 +54,9 @@ type Store interface {
 
 // Draft is a blob being written. Its creator must call Commit or Abort.
 type Draft interface {
-	// Writer makes a file of the blob, with a path such as "disk/pages.img".
-	// It is complete when Close has returned nil. Errors: invalid (no valid
-	// path), already_exists; when writing, no_space.
+	// Writer makes a file of the blob, with a path such as "disk/pages.img". The file is
+	// complete when Close has returned nil. Errors: invalid (invalid path),
+	// already_exists; when writing, no_space.
 	Writer(file string) (io.WriteCloser, error)
 	// Dir returns a directory on this machine. Commit adds the files in this directory to
 	// the blob: regular files, in subdirectories if need be, with names that CheckFile

@@ -21,15 +21,15 @@ import (
 
 // Dir is a Store in a directory of this machine.
 //
-//	version.json      of this layout; see migrations
+//	version.json      the version of this layout; see migrations
 //	lock              held while a directory is opened or migrated
 //	data/<random>/    the files of a blob, or of a draft
-//	names/<name>      a symbolic link to ../data/<random>: the blob is there
+//	names/<name>      a symbolic link to ../data/<random>: the blob exists
 //
-// Content never moves, so that paths stay good while they are leased; the link
-// is made when all is on the disk, and can be made once only. A lock (flock) on
-// the content says that someone uses it, exclusive for a draft and for removing,
-// shared for a lease. Content without a name and a lock is a leftover.
+// Content never moves, so that paths stay valid while they are leased; the link is made
+// when all files are on the disk, and making it twice fails. A lock (flock) on the
+// content says that it is in use: exclusive for a draft and for removing, shared for a
+// lease. Content without a name and without a lock is a leftover.
 type Dir struct {
 	path      string
 	reserve   int64
@@ -237,7 +237,8 @@ func (d *Dir) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	d.reached("unnamed")
-	// Before the content goes: a name that came back would lead nowhere.
+	// Before the content is removed: a name that came back after a crash would lead
+	// nowhere.
 	if err := syncPath(filepath.Join(d.path, "names")); err != nil {
 		return err
 	}

@@ -113,8 +113,8 @@ type fileWriter struct {
 	closed bool
 }
 
-// spaceEvery is how many bytes a writer writes between two looks at the space
-// that is left.
+// spaceEvery is how many bytes a writer writes between two checks of the available disk
+// space.
 const spaceEvery = 8 << 20
 
 // Write implements io.Writer.

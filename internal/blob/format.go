@@ -15,24 +15,23 @@ import (
 	"github.com/cayhq/cay/internal/flock"
 )
 
-// migrations lead from one version of a directory's layout to the next: the
-// first makes a directory of version 1 one of version 2. A migration may be
-// broken off at any point and is then run again from its beginning.
+// migrations lead from one version of a directory's layout to the next: the first turns
+// version 1 into version 2. A migration that is interrupted at any point is run again
+// from its beginning.
 //
-// To change the layout: append a migration, keep an old directory in testdata
-// and test that it opens.
+// To change the layout: append a migration, keep an old directory in testdata and test
+// that it opens.
 var migrations = []func(dir string) error{}
 
-// versionFile says which version of the layout a directory has. It is the last
-// thing a migration writes.
+// versionFile has the version of a directory's layout. A migration writes it last.
 const versionFile = "version.json"
 
 type version struct {
 	Version int `json:"version"`
 }
 
-// migrate brings a directory to the current version of the layout, which an
-// empty one gets. While it runs no other process can open the directory.
+// migrate brings a directory, possibly empty, to the current version of the layout.
+// Meanwhile no other process can open the directory.
 func migrate(dir string, migrations []func(dir string) error) error {
 	gate, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/internal/flock"
 )
 
-// lockDir opens the directory at path and locks it. If it was removed between
-// the two, the error is fs.ErrNotExist.
+// lockDir opens the directory at path and locks it. If the directory was removed between
+// opening and locking, the error is fs.ErrNotExist.
 func lockDir(path string, how int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -35,7 +35,7 @@ func lockDir(path string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// syncPath writes a file, or the names in a directory, to the disk.
+// syncPath syncs a file, or the names in a directory, to the disk.
 func syncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -65,7 +65,7 @@ func (d *Dir) Reduce(ctx context.Context, name string, keep func(file string) bo
 	return info, err
 }
 
-// link puts the files of another directory into a draft for which keep is true.
+// link adds to a draft the files of another directory for which keep returns true.
 func (w *draft) link(from string, keep func(file string) bool) error {
 	paths, _, err := files(from)
 	if err != nil {

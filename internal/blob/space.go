@@ -19,7 +19,7 @@ func diskError(err error) error {
 	return err
 }
 
-// available is how many bytes can be written to the file system at path.
+// available returns how many bytes can be written to the file system at path.
 func available(path string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
@@ -37,8 +37,8 @@ func (d *Dir) checkSpace(size int64) error {
 	return checkReserve("the disk that holds snapshots", free, size, d.reserve)
 }
 
-// CheckSpace reports whether less than a reserve is left of the file system at
-// path. Errors: no_space.
+// CheckSpace returns an error if the file system at path has less than reserve bytes
+// left. Errors: no_space.
 func CheckSpace(path string, reserve int64) error {
 	free, err := available(path)
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 
 // Options tune a database. The zero value has the daemon's settings.
 type Options struct {
-	// Readers is how many statements may read at one time. 0 means 4.
+	// Readers is how many statements may read at the same time. 0 means 4.
 	Readers int
 	// BusyTimeout is how long a statement waits for a lock that another
 	// process holds before unavailable is returned. 0 means 5 s.
@@ -55,9 +55,9 @@ type DB struct {
 	lazy    bool // see Unsynced
 }
 
-// Open opens the database at path and makes it, readable by its owner only, if
-// it is missing. Errors: no_space, unavailable (locked by another process);
-// internal for a file that is damaged or is no database.
+// Open opens the database at path. It makes a missing database, readable by its owner
+// only. Errors: no_space, unavailable (locked by another process); internal for a file
+// that is damaged or not a database.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if o.Readers == 0 {
 		o.Readers = 4
@@ -85,13 +85,13 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 
 // Close closes the database. Statements still running are waited for.
 func (d *DB) Close() error {
-	// The writer last: the last connection out writes the log back into the file.
+	// The writer is closed last: the last connection writes the log back into the file.
 	return errors.Join(d.read.close(), d.write.close(), d.sync.close())
 }
 
-// Unsynced returns d for changes that nobody is told of, or that a later change makes
-// known: its Exec and Write do not wait for the disk. A power cut may take back the last
-// of them, but never one without all that were committed after it.
+// Unsynced returns d for changes that nobody waits for, or that become known only by a
+// later change: its Exec and Write do not wait for the disk. A power cut may undo the
+// last commits, but never a commit without all commits after it.
 func (d *DB) Unsynced() *DB {
 	lazy := *d
 	lazy.lazy = true
@@ -115,8 +115,8 @@ func (d *DB) acknowledged() error {
 // Path returns the absolute path of the database file.
 func (d *DB) Path() string { return d.path }
 
-// ensurePrivate makes the file, and takes other users' permissions away from
-// one that has them. SQLite gives its -wal and -shm files the same mode.
+// ensurePrivate makes the file, and removes other users' permissions from an existing
+// file. SQLite gives its -wal and -shm files the same mode.
 func ensurePrivate(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -148,8 +148,8 @@ func dsn(path string, o Options, readOnly bool) string {
 // Result says how many rows a statement changed.
 type Result struct{ Rows int64 }
 
-// Exec runs one writing statement in a transaction of its own. If it fails for want of
-// the disk, the statement may have been carried out.
+// Exec runs a writing statement in a transaction of its own. After an error of the disk,
+// the statement may have taken effect.
 func (d *DB) Exec(ctx context.Context, query string, args ...any) (Result, error) {
 	var r Result
 	err := retryBusy(ctx, func() error {
@@ -203,10 +203,10 @@ func (r Row) Scan(dest ...any) error {
 	return Error(r.row.Scan(dest...))
 }
 
-// Write runs f in a transaction that holds the write lock from its start, so
-// what f reads stays true until it commits. It commits if f returns nil and
-// rolls back otherwise. f may run again if another process held the lock, so
-// it changes nothing but the database and variables it sets afresh.
+// Write runs f in a transaction that holds the write lock from its start, so the data
+// that f reads stays true until the commit. Write commits if f returns nil and rolls back
+// otherwise. f may run again if another process held the lock, so f must change only the
+// database, and variables that it sets anew.
 func (d *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	if err := retryBusy(ctx, func() error { return d.write.tx(ctx, nil, f) }); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (d *DB) Read(ctx context.Context, f func(*Tx) error) error {
 	return Error(d.read.tx(ctx, &sql.TxOptions{ReadOnly: true}, f))
 }
 
-// Tx runs statements inside Write or Read, and is of no use after.
+// Tx runs statements inside Write or Read. It must not be used afterwards.
 type Tx struct {
 	tx   *sql.Tx
 	pool *pool

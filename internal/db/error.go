@@ -39,9 +39,8 @@ func Error(err error) error {
 	return err
 }
 
-// IsUnique reports whether err is the refusal of a second row with the same
-// value in a unique column or set of columns. column is "table.column", the
-// first of the set.
+// IsUnique reports whether err says that a row has the same value as another row in a
+// unique column or set of columns. column is "table.column", the first of the set.
 func IsUnique(err error, column string) bool {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
@@ -52,9 +51,8 @@ func IsUnique(err error, column string) bool {
 		strings.Contains(e.Error(), ": "+column)
 }
 
-// busyTries is how often a transaction is tried before unavailable is
-// returned. SQLite itself waits up to Options.BusyTimeout on each, which is
-// why there is no pause between them.
+// busyTries is how often a transaction is tried before unavailable is returned. SQLite
+// itself waits up to Options.BusyTimeout in each try, so there is no pause between tries.
 const busyTries = 3
 
 func retryBusy(ctx context.Context, f func() error) error {

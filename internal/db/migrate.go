@@ -47,7 +47,7 @@ func (d *DB) Migrate(ctx context.Context, line string, steps []Migration) error 
 			}
 		}
 		for i := len(done); i < len(steps); i++ {
-			// Not by tx.Exec: a step runs once, its statement is not worth keeping.
+			// tx.Exec would cache the statement, although a step runs only once.
 			if _, err := tx.tx.ExecContext(ctx, steps[i].SQL); err != nil {
 				return fmt.Errorf("step %d, %s: %w", i+1, steps[i].Name, err)
 			}
@@ -64,7 +64,7 @@ func (d *DB) Migrate(ctx context.Context, line string, steps []Migration) error 
 	return err
 }
 
-// recorded returns the names of the steps a line has had, in order.
+// recorded returns the names of the applied steps of a line, in order.
 func recorded(ctx context.Context, tx *Tx, line string) ([]string, error) {
 	rows, err := tx.Query(ctx, `SELECT name FROM cay_migrations WHERE line = ? ORDER BY version`, line)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // the cache does not grow without bound.
 const maxStatements = 512
 
-// pool is a set of connections with the statements prepared on them.
+// pool is a set of connections with their prepared statements.
 type pool struct {
 	db *sql.DB
 
@@ -75,7 +75,8 @@ func (p *pool) cached(ctx context.Context, query string) (*sql.Stmt, error) {
 	if s != nil || full {
 		return s, nil
 	}
-	// Preparing takes a connection and may wait for one: not under the lock.
+	// Prepare needs a connection and may wait for one, so it is not called under the
+	// lock.
 	fresh, err := p.db.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, err
@@ -122,10 +123,10 @@ func (p *pool) tx(ctx context.Context, o *sql.TxOptions, f func(*Tx) error) erro
 	return err
 }
 
-// stmt returns the statement for query on the transaction's connection. It
-// cannot prepare one through the pool, because the writer's only connection is
-// taken by the transaction itself: a new query runs unprepared, and is prepared
-// before the next transaction.
+// stmt returns the statement for query on the transaction's connection. It cannot prepare
+// a new query through the pool, because the transaction itself holds the writer's only
+// connection. So a new query runs unprepared, and is prepared before the next
+// transaction.
 func (t *Tx) stmt(ctx context.Context, query string) runner {
 	p := t.pool
 	p.mu.Lock()

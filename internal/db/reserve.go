@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserveEvery is how often the room of a reserve is taken again.
+// reserveEvery is how often the reserve is allocated again.
 const reserveEvery = 10 * time.Second
 
-// reserve takes room on the disk that nobody but the database can use, for the time in
-// which the disk is full: it allocates blocks for the write-ahead log, beyond the end
-// that the file has. A transaction is written to the log, and only a checkpoint, which
-// may fail, grows the database's own file. So what fits in the reserve can be written.
+// reserve keeps disk space that only the database can use when the disk is full: it
+// allocates blocks for the write-ahead log, beyond the file's end. A transaction is
+// written to the log, and only a checkpoint, which may fail, grows the database's own
+// file. So writes that fit into the reserve succeed.
 //
-// No second descriptor of the database or its -shm file is opened: closing that would
-// take away the locks that SQLite holds on them. The log has no locks.
+// reserve opens no second descriptor of the database or its -shm file: closing it would
+// release the locks that SQLite holds on them. The log has no locks.
 type reserve struct {
 	wal   string
 	bytes int64 // 0: there is no reserve
@@ -26,10 +26,11 @@ type reserve struct {
 	at time.Time  // when it was taken last; zero: never
 }
 
-// keep takes the room, if it was not taken just now: a log that was cut off has lost it,
-// and a full disk had none. Callers have just written, so there is a log.
-// On failure the database has no more room than any other file, and it is tried again:
-// the disk is full, or the file system cannot allocate beyond the end of a file.
+// keep allocates the reserve, unless it was allocated in the last reserveEvery.
+// Allocating again is needed because truncating the log frees the blocks, and because
+// allocating fails on a full disk. Callers have just written, so the log exists. On
+// failure the database has no reserved space, and a later call tries again: the disk is
+// full, or the file system cannot allocate beyond the end of a file.
 func (r *reserve) keep() {
 	if r.bytes == 0 || !r.mu.TryLock() {
 		return

@@ -36,7 +36,7 @@ type syncRound struct {
 	err  error // set before done is closed
 }
 
-// sync returns when all that was committed before the call is on the disk.
+// sync returns when all commits made before the call are on the disk.
 func (s *syncer) sync() error {
 	s.mu.Lock()
 	r := s.next
@@ -89,8 +89,9 @@ func (s *syncer) notNow(err error) error {
 		WithHint("Try again. The change may have been made.")
 }
 
-// openLog opens the log, once more if SQLite has made another one. Unlike the database
-// itself the log may be opened and closed beside SQLite, which has no locks on it.
+// openLog opens the log, and opens it again if SQLite has made a new log. Unlike the
+// database file, the log may be opened and closed beside SQLite, because SQLite has no
+// locks on it.
 func (s *syncer) openLog() error {
 	info, err := os.Stat(s.path + "-wal")
 	if err != nil {

@@ -142,8 +142,9 @@ func (r *Reader) groups() ([]group, error) {
 	return all, nil
 }
 
-// parseGroups reads /proc/self/cgroup, as cgroups(7) has it, a line "5:cpu,cpuacct:/path"
-// for each tree: the path by controller, "" for version 2.
+// parseGroups reads /proc/self/cgroup; see cgroups(7). It has a line
+// "5:cpu,cpuacct:/path" for each hierarchy. The result has the path by controller, "" for
+// version 2.
 func parseGroups(text []byte) map[string]string {
 	paths := map[string]string{}
 	for line := range strings.Lines(string(text)) {

@@ -1,6 +1,6 @@
-// Package host tells how the machine that this process runs on bears its work: CPUs,
-// memory, disk. It reads what the kernel says, within the limits of the cgroups the
-// process is in, and knows no slice.
+// Package host reports the load of the machine that this process runs on: CPUs, memory,
+// disk. It reads the kernel's numbers, within the limits of the cgroups of the process,
+// and knows no slice.
 package host
 
 import (
@@ -19,13 +19,13 @@ import (
 const (
 	// fresh is how long a reading is reused.
 	fresh = time.Second
-	// lately is how far back the time may begin in which the CPUs are looked at.
+	// lately is the longest window over which the CPUs are measured.
 	lately = time.Minute
-	// glance is how long they are looked at, at least: less would say nothing.
+	// glance is the shortest window: a shorter one would measure nothing useful.
 	glance = 100 * time.Millisecond
 )
 
-// Reader reads how the machine is. Its methods may be called concurrently.
+// Reader reads the load of the machine. Its methods may be called concurrently.
 type Reader struct {
 	data string // a directory on the disk that is told about
 	proc string // where procfs is mounted
@@ -35,8 +35,8 @@ type Reader struct {
 	last account.Host
 }
 
-// NewReader returns a reader that tells of the disk the directory data is on. The CPUs
-// are looked at from now on.
+// NewReader returns a reader that reports the disk of the directory data. The measurement
+// of the CPUs begins now.
 func NewReader(data string) *Reader { return newReader("/proc", data) }
 
 func newReader(proc, data string) *Reader {
@@ -49,8 +49,9 @@ func newReader(proc, data string) *Reader {
 	return r
 }
 
-// Read tells how the machine is, without version and times of the daemon. A first
-// reading after a minute without any takes 100 ms. Errors: canceled if ctx ends.
+// Read returns the load of the machine, without the daemon's version and times. If the
+// last reading is more than a minute old, Read takes 100 ms. Errors: canceled if ctx
+// ends.
 func (r *Reader) Read(ctx context.Context) (account.Host, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,16 +116,15 @@ func (r *Reader) read(ctx context.Context) (h account.Host, err error) {
 	return h, nil
 }
 
-// work is how much CPU time was there until a moment, and how much of it was used, in
-// seconds.
+// work is the available CPU time up to a moment, and the used part of it, in seconds.
 type work struct {
 	at        time.Time
 	of        string // the measured group, "" for the machine
 	used, had float64
 }
 
-// busySince is the part that was used since an earlier moment, nil if the kernel
-// counts nothing.
+// busySince returns the part of the CPU time that was used since an earlier moment, nil
+// if the kernel counts no time.
 func (w work) busySince(before work) *float64 {
 	had := w.had - before.had
 	if had <= 0 {

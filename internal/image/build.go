@@ -51,8 +51,8 @@ func Runtimes() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(recipes)), func(n string) bool { return !IsRuntime(n) })
 }
 
-// CheckRoot returns an error, invalid, if an image cannot be the root file
-// system of a sandbox because it is a runtime.
+// CheckRoot returns an error, invalid, if an image cannot be the root file system of a
+// sandbox because it is a runtime's image.
 func CheckRoot(img *sandbox.Image) error {
 	if img.Source != SourceRuntime {
 		return nil
@@ -78,8 +78,8 @@ func (r recipe) fingerprint() string {
 	return "recipe:" + hashKey(fmt.Sprint(r.config, r.inputs))
 }
 
-// buildTime is the time of the files we write into images ourselves: always the
-// same, so that equal content has one digest.
+// buildTime is the constant time of files that cay writes into images itself, so that
+// equal content has the same digest.
 var buildTime = time.Unix(0, 0)
 
 // builder has the state that a recipe works with.
@@ -137,9 +137,9 @@ func (s *Store) build(ctx context.Context, name string, progress func(sandbox.Im
 	})
 }
 
-// make does the work of putting the image name into the store once, however
-// many goroutines and processes ask at a time. If another process did it since
-// the given time, its result is taken.
+// make puts the image name into the store. Concurrent calls, in all goroutines and
+// processes, share the work. If another process made the image after since, make uses
+// that image.
 func (s *Store) make(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time,
 	work func(context.Context, *staging, func(sandbox.ImageProgress)) (*Lease, error)) (*Lease, error) {
 	return s.do(ctx, s.key(name), progress, func(ctx context.Context, report func(sandbox.ImageProgress)) (lease *Lease, err error) {

@@ -68,7 +68,7 @@ func (s *Store) Compose(ctx context.Context, ref string, c Composition, progress
 	})
 }
 
-// addImage lays an image over a tree at dir. It is in use until done is called.
+// addImage adds an image to a tree at dir. The image is in use until done is called.
 func (s *Store) addImage(ctx context.Context, tree *rootfs.Tree, digest, dir string) (done func(), err error) {
 	d, ok := parseDigest(digest)
 	if !ok {

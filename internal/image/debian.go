@@ -42,10 +42,10 @@ var debianPackages = []string{
 	// Programs that clients expect in an image.
 	"bash", "ca-certificates", "curl", "git", "openssl", "procps", "sudo", "tar",
 	"python3", "python3-pip", "python3-venv", "python-is-python3",
-	// The shared libraries of runtimes that the packages above do not bring: node26 needs
-	// libatomic1. They are in the image, not in a runtime's own tree: the dynamic loader finds them
-	// there without LD_LIBRARY_PATH, which every child of a runtime would inherit, and a runtime is
-	// mounted on the default image alone.
+	// The shared libraries of runtimes that the packages above do not install: node26
+	// needs libatomic1. They are in the image, not in a runtime's own tree: the dynamic
+	// loader finds them there without LD_LIBRARY_PATH, which every child of a runtime
+	// would inherit, and a runtime is mounted on the default image alone.
 	"libatomic1",
 	// Programs that people and agents often use in a shell.
 	"bzip2", "file", "iproute2", "less", "nano", "netbase", "patch", "tzdata", "unzip", "xz-utils", "zip",
@@ -63,7 +63,7 @@ var debianOptions = []string{
 	`--aptopt=APT::Install-Recommends "false"`,
 }
 
-// debianScript finishes the tree mmdebstrap made; its argument is the root.
+// debianScript finishes the tree that mmdebstrap made; its argument is the root.
 //
 //go:embed debian.sh
 var debianScript []byte
@@ -99,7 +99,8 @@ func (b *builder) debian(ctx context.Context) (err error) {
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+work, "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive")
-	// SIGTERM makes it unmount and clean up, but only if its children get it, too.
+	// mmdebstrap unmounts and cleans up after SIGTERM, but only if its children get it,
+	// too.
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGTERM}

@@ -194,7 +194,7 @@ func (s *Store) fillOnce(ctx context.Context, f io.Writer, sum hash.Hash, have *
 	if err != nil {
 		return backoff.Permanent(err)
 	}
-	// Keeps the transport from undoing a compression that is part of the content.
+	// This keeps the transport from decompressing content that is itself compressed.
 	req.Header.Set("Accept-Encoding", "identity")
 	if *have > 0 {
 		req.Header.Set("Range", rangeHeader(*have, d.size))
@@ -255,7 +255,7 @@ func (s *Store) fillOnce(ctx context.Context, f io.Writer, sum hash.Hash, have *
 	return nil
 }
 
-// rangeHeader asks for all from a byte on. Some servers insist on an end.
+// rangeHeader requests all bytes from from on. Some servers require an end.
 func rangeHeader(from, size int64) string {
 	if size > 0 {
 		return fmt.Sprintf("bytes=%d-%d", from, size-1)

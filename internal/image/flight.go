@@ -7,8 +7,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// flights makes one piece of work of equal requests within this process. The
-// work lives as long as someone waits for it.
+// flights merges equal requests within this process into one piece of work. The work is
+// cancelled when the last caller has left.
 type flights struct {
 	mu sync.Mutex
 	m  map[string]*flight // guarded by mu
@@ -25,8 +25,8 @@ type flight struct {
 	last    sandbox.ImageProgress                     // for callers that join late; guarded by mu
 }
 
-// do runs work, or joins a run of it that is under way, and returns a lease of
-// its own on the result.
+// do runs work, or joins a run that is under way, and returns a separate lease on the
+// result.
 func (s *Store) do(ctx context.Context, key string, progress func(sandbox.ImageProgress),
 	work func(context.Context, func(sandbox.ImageProgress)) (*Lease, error)) (*Lease, error) {
 	if progress == nil {
@@ -42,7 +42,7 @@ func (s *Store) do(ctx context.Context, key string, progress func(sandbox.ImageP
 	if fl.err != nil {
 		return nil, fl.err
 	}
-	// The flight's own lease ends when the last waiter leaves, after this.
+	// The flight's own lease ends after this, when the last waiter leaves.
 	return s.lease(ctx, fl.lease.Image.Digest, digestOf(fl.lease))
 }
 
@@ -77,8 +77,8 @@ func (f *flights) join(ctx context.Context, key string, progress *func(sandbox.I
 	return fl
 }
 
-// leave ends one waiter's interest. The last one cancels the work and waits
-// until it has cleaned up.
+// leave ends the wait of one caller. The last caller cancels the work and waits until the
+// work has cleaned up.
 func (f *flights) leave(key string, fl *flight, progress *func(sandbox.ImageProgress)) {
 	f.mu.Lock()
 	fl.mu.Lock()

@@ -27,9 +27,10 @@ const (
 	toolAge = 30 * 24 * time.Hour // without use
 )
 
-// GC removes images that have no name, no lease in any process, and that
-// Options.Needed does not know of; and what was left by work that has died or was
-// given up: working files at once, downloads after a day. With dry it only tells.
+// GC removes images that have no name and no lease in any process, and that
+// Options.Needed does not report as needed. It also removes leftovers of work that has
+// died or was given up: working files at once, downloads after a day. With dry it only
+// reports.
 func (s *Store) GC(ctx context.Context, dry bool) (GCReport, error) {
 	var report GCReport
 	if !dry {
@@ -91,7 +92,7 @@ func (s *Store) collect(ctx context.Context, d rootfs.Digest, dry bool) (int64, 
 		return 0, err
 	}
 	defer flock.Close(file)
-	// A name is only given under a lease, so this holds until we let go.
+	// A name can be given only under a lease, so the image gets none until we unlock it.
 	if named, err := s.isNamed(d); named || err != nil {
 		return 0, err
 	}
@@ -102,16 +103,16 @@ func (s *Store) collect(ctx context.Context, d rootfs.Digest, dry bool) (int64, 
 	if dry {
 		return info.Size(), nil
 	}
-	// The content goes last: without its metadata it is not an image any more,
-	// and the next GC finds it.
+	// The content is removed last: without its record it is no image any more, and the
+	// next GC finds it.
 	if err := os.Remove(s.recordPath(d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
 	return info.Size(), os.Remove(s.imagePath(d))
 }
 
-// removeOld removes the files of a directory that are not locked and have not
-// changed for some time, unless dry.
+// removeOld removes the files of a directory that are not locked and have not changed for
+// age, unless dry.
 func (s *Store) removeOld(ctx context.Context, dir string, age time.Duration, dry bool) (int64, error) {
 	dir = filepath.Join(s.dir, dir)
 	files, err := os.ReadDir(dir)

@@ -18,11 +18,11 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Import puts an archive read from r into the store under a name. It may be an
-// OCI archive (an OCI layout in a tar), what "docker save" writes, or a plain
-// tar of a root file system; each of them plain or compressed by gzip, zstd or
-// xz. Which one it is, is detected. Errors: invalid, not_supported (no linux
-// image of this architecture), too_large, quota_exceeded, no_space.
+// Import puts an archive read from r into the store under a name. The archive may be an
+// OCI archive (an OCI layout in a tar), the output of "docker save", or a tar of a root
+// file system; plain, or compressed by gzip, zstd or xz. Import detects the format.
+// Errors: invalid, not_supported (no linux image of this architecture), too_large,
+// quota_exceeded, no_space.
 func (s *Store) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	return s.importWith(ctx, ref, progress, func(ctx context.Context, st *staging, name string, report func(sandbox.ImageProgress)) (*Lease, error) {
 		f, err := s.spoolArchive(ctx, st, r, report)
@@ -91,7 +91,7 @@ func (s *Store) importWith(ctx context.Context, ref string, progress func(sandbo
 	return &l.Image, nil
 }
 
-// importRoot makes an image of a tar of a root file system.
+// importRoot makes an image from a tar of a root file system.
 func (s *Store) importRoot(ctx context.Context, st *staging, f *os.File, name string, report func(sandbox.ImageProgress)) (*Lease, error) {
 	tree, free, err := s.newTree(st)
 	if err != nil {
@@ -112,8 +112,8 @@ func (s *Store) importRoot(ctx context.Context, st *staging, f *os.File, name st
 	return s.commit(ctx, st, tree, name, record{Source: SourceImport, Arch: s.opts.Arch})
 }
 
-// spoolArchive writes the uncompressed archive to a working file, for its
-// members are needed in another order than they come.
+// spoolArchive writes the uncompressed archive to a working file, because its members are
+// needed in another order.
 func (s *Store) spoolArchive(ctx context.Context, st *staging, r io.Reader, report func(sandbox.ImageProgress)) (*os.File, error) {
 	plain, err := decompress(&countingReader{ctx: ctx, r: r, report: report})
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Store) spoolArchive(ctx context.Context, st *staging, r io.Reader, repo
 	return f, nil
 }
 
-// countingReader reports how much was read of an archive, every few MB.
+// countingReader reports how much of an archive was read, every few MB.
 type countingReader struct {
 	ctx          context.Context
 	r            io.Reader

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// parallelLayers is how many layers of one image are downloaded at a time.
+// parallelLayers is how many layers of an image are downloaded at the same time.
 const parallelLayers = 3
 
 // layerDownloads downloads the layers of an image, in order, while earlier layers are

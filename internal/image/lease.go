@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Lease keeps the file of an image from being removed by GC, in this process
-// or another one. It ends with Release, or with the process.
+// Lease keeps GC, in this or another process, from removing the file of an image. It ends
+// with Release, or with the process.
 type Lease struct {
 	Image sandbox.Image
 	Path  string // of the EROFS file
@@ -35,7 +35,7 @@ func (l *Lease) Release() {
 	}
 }
 
-// usedEvery is how exact the time of an image's last use is.
+// usedEvery is the precision of the time of an image's last use.
 const usedEvery = time.Minute
 
 // Acquire leases an image that is in the store. ref is a name or a digest.

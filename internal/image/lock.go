@@ -51,8 +51,8 @@ func isAt(f *os.File, path string) (bool, error) {
 	return err == nil && os.SameFile(here, there), err
 }
 
-// lockKey waits for the exclusive lock of a key and returns a function that
-// gives it back. waiting is called once if another process holds it.
+// lockKey waits for the exclusive lock of a key and returns a function that unlocks it.
+// waiting is called once if another process holds the lock.
 func (s *Store) lockKey(ctx context.Context, key string, waiting func()) (unlock func(), err error) {
 	path := filepath.Join(s.dir, "locks", hashKey(key))
 	// A blocked flock cannot be cancelled, and the kernel does not notify when a lock
@@ -83,8 +83,8 @@ func (s *Store) lockKey(ctx context.Context, key string, waiting func()) (unlock
 	}
 }
 
-// publish moves the staged file f to path and returns it open, with a shared
-// lock. If path exists, it has the same content by its name and stays.
+// publish moves the staged file f to path and returns the file open, with a shared lock.
+// An existing file at path stays, because its name stands for the same content.
 func (s *Store) publish(f *os.File, path string) (*os.File, error) {
 	staged, err := openLocked(f.Name(), os.O_RDONLY, unix.LOCK_SH)
 	if err != nil {

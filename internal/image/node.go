@@ -13,8 +13,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// npmPackage is one version of a package, with the checksum its publisher's
-// registry gave for it: whatever a mirror answers must match.
+// npmPackage is one version of a package, with the checksum from its publisher's
+// registry: the answer of any mirror must match it.
 type npmPackage struct {
 	name, version string
 	integrity     string // SHA-512, base64
@@ -68,8 +68,8 @@ var nodeLinks = map[string]string{
 	"corepack": "../lib/node_modules/corepack/dist/corepack.js",
 }
 
-// npmrc is npm's built-in configuration. The runtime's own tree is read-only, so
-// "npm install -g" goes elsewhere.
+// npmrc is npm's built-in configuration. The runtime's own tree is read-only, so "npm
+// install -g" installs to /usr/local.
 const npmrc = "prefix=/usr/local\nfund=false\naudit=false\nupdate-notifier=false\n"
 
 // node makes a tree with node, npm, npx and corepack in bin.

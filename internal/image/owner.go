@@ -22,8 +22,8 @@ import (
 // it may have. The zero value is the installation, which has no bounds.
 type Owner struct {
 	ID string
-	// Bytes is how much disk its images may take, DayBytes how much it may
-	// download in a day (UTC). 0: no bound.
+	// Bytes is how much disk its images may take, DayBytes how much it may download in a
+	// day (UTC). 0: unlimited.
 	Bytes, DayBytes int64
 }
 
@@ -160,7 +160,7 @@ func (s *Store) isNamed(d rootfs.Digest) (bool, error) {
 	return false, nil
 }
 
-// checkVisible returns not_found for an image that s's owner must not know of.
+// checkVisible returns not_found for an image that s's owner may not see.
 func (s *Store) checkVisible(ref string, d rootfs.Digest) error {
 	if !s.owned() {
 		return nil
@@ -204,7 +204,7 @@ func (s *Store) Used() (int64, error) {
 	return sum(images), err
 }
 
-// charged returns the size of each image that counts as the owner's.
+// charged returns the size of each image that counts against the owner's quota.
 func (s *Store) charged() (map[rootfs.Digest]int64, error) {
 	common, err := s.installation().ownRefs()
 	if err != nil {
@@ -252,8 +252,8 @@ func (s *Store) charged() (map[rootfs.Digest]int64, error) {
 	return images, nil
 }
 
-// charge makes room for an image of the owner's, which is given a name before done
-// is called. Errors: quota_exceeded.
+// charge makes room for an image of the owner. The caller gives the image a name before
+// it calls done. Errors: quota_exceeded.
 func (s *Store) charge(ctx context.Context, d rootfs.Digest, size int64) (done func(), err error) {
 	if s.owned() {
 		if err := os.MkdirAll(s.refDir(), 0o700); err != nil {
@@ -352,8 +352,8 @@ func (s *Store) limits() (rootfs.Limits, error) {
 	return l, nil
 }
 
-// checkRoom refuses layers that even packed take more than there is room for.
-// Errors: quota_exceeded.
+// checkRoom refuses layers whose compressed size already exceeds the room. Errors:
+// quota_exceeded.
 func (s *Store) checkRoom(layers []v1.Descriptor) error {
 	l, err := s.limits()
 	if err != nil || l.Full == nil {

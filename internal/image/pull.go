@@ -18,12 +18,13 @@ import (
 
 const maxConfig = 4 << 20 // bytes of an image's configuration
 
-// Pull gets an image from its OCI registry, or, if the owner or the installation has
-// what the reference stands for by now, only gives it that name. An interrupted pull is
-// continued by the next one, but for owners whose disk is bounded. Requests for the same reference share the work,
-// across processes, too. Errors: invalid (the reference, or a damaged image),
-// not_found, permission_denied (by the registry), not_supported (no linux image
-// of this architecture), too_large, quota_exceeded, unavailable, no_space.
+// Pull fetches an image from its OCI registry. If the owner or the installation already
+// has the image that the reference now stands for, Pull only gives it that name. A later
+// pull resumes an interrupted one, except for owners with a quota. Concurrent requests
+// for the same reference share the work, also across processes. Errors: invalid (the
+// reference, or a damaged image), not_found, permission_denied (by the registry),
+// not_supported (no linux image of this architecture), too_large, quota_exceeded,
+// unavailable, no_space.
 func (s *Store) Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	canonical, err := s.canonicalOutside(ref)
 	if err != nil {
@@ -99,8 +100,8 @@ type remoteImage struct {
 	config   *v1.ConfigFile
 }
 
-// resolveRemote asks a registry for the manifest and configuration of the image
-// a reference stands for on this architecture. Both are verified.
+// resolveRemote gets the manifest and configuration of the image that a reference names
+// for this architecture from its registry. Both are verified.
 func (s *Store) resolveRemote(ctx context.Context, ref name.Reference) (*remoteImage, error) {
 	desc, err := remote.Get(ref, remote.WithContext(ctx), remote.WithTransport(s.opts.PullTransport),
 		remote.WithAuthFromKeychain(s.opts.Keychain), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: s.opts.Arch}))
@@ -141,11 +142,11 @@ func (s *Store) resolveRemote(ctx context.Context, ref name.Reference) (*remoteI
 	return &remoteImage{digest.String(), manifest, config}, nil
 }
 
-// adopt names an image of the store that was made from the same manifest, if s's
-// owner, or the installation, has one. Neither a manifest nor a registry's answer to HEAD
-// proves that a team has the layers: a team could have its own registry serve another
-// team's manifest, and would read layers that it never had. So an owner without a name
-// for an image downloads all layers.
+// adopt gives the name ref to an image of the store that was made from the same manifest,
+// if s's owner, or the installation, has a name for such an image. Neither a manifest nor
+// a registry's answer to HEAD proves that a team has the layers: a team could make its
+// own registry serve another team's manifest, and would read layers that it never had. So
+// an owner without a name for an image downloads all layers.
 func (s *Store) adopt(ctx context.Context, st *staging, ref, origin string) (*Lease, error) {
 	records, err := s.records()
 	if err != nil {
@@ -175,7 +176,7 @@ func (s *Store) adopt(ctx context.Context, st *staging, ref, origin string) (*Le
 	return nil, nil
 }
 
-// Tag gives an image that s sees one more name. Errors: not_found, invalid (name),
+// Tag gives another name to an image that s sees. Errors: not_found, invalid (name),
 // quota_exceeded, no_space.
 func (s *Store) Tag(ctx context.Context, ref, name string) (img *sandbox.Image, err error) {
 	return s.importWith(ctx, name, nil, func(ctx context.Context, st *staging, name string, _ func(sandbox.ImageProgress)) (*Lease, error) {
@@ -191,7 +192,7 @@ func (s *Store) Tag(ctx context.Context, ref, name string) (img *sandbox.Image, 
 	})
 }
 
-// adoptAs gives a leased image a name, which the lease's image has then.
+// adoptAs gives a leased image a name, and adds the name to the lease's image.
 func (s *Store) adoptAs(ctx context.Context, st *staging, ref string, l *Lease) error {
 	done, err := s.charge(ctx, digestOf(l), l.Image.SizeBytes)
 	if err != nil {

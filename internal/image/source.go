@@ -22,7 +22,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// source is an OCI image wherever it comes from: a configuration and layers.
+// source is an OCI image from any origin: a configuration and layers.
 type source struct {
 	config *v1.ConfigFile
 	layers []layer // the lowest first
@@ -184,7 +184,7 @@ func (c codecReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// limitReader fails, rather than ends, when there is more than it may read.
+// limitReader fails, instead of ending, when there is more than it may read.
 type limitReader struct {
 	r    io.Reader
 	left int64

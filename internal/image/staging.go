@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/internal/image/rootfs"
 )
 
-// staging is a directory for the working files of one piece of work. Its lock
-// tells other processes that the owner lives.
+// staging is a directory for the working files of one piece of work. Its lock tells other
+// processes that the owner is alive.
 type staging struct {
 	dir  string
 	lock *os.File
@@ -23,8 +23,8 @@ type staging struct {
 
 // newStaging makes a staging directory; close removes it.
 func (s *Store) newStaging() (*staging, error) {
-	// A directory that is not locked yet looks abandoned, so its making is
-	// kept apart from clearing up.
+	// A directory that is not locked yet looks abandoned, so making one excludes
+	// clearing.
 	gate, err := s.stagingGate(unix.LOCK_SH)
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (s *Store) stagingGate(how int) (*os.File, error) {
 	if err != nil {
 		return nil, diskError(err)
 	}
-	// Held for the time of a few system calls, so waiting needs no way out.
+	// The lock is held for a few system calls only, so the wait needs no cancellation.
 	if err := flock.Lock(f, how); err != nil {
 		f.Close()
 		return nil, err
@@ -114,8 +114,8 @@ func (s *Store) clearStaging() (int64, error) {
 	return freed, err
 }
 
-// removeTree removes dir and all below it, unless something is mounted there:
-// a bootstrap that was killed could have left the host's /dev in it.
+// removeTree removes dir and everything below it, unless something is mounted there: a
+// killed bootstrap could have left the host's /dev mounted in it.
 func removeTree(dir string) error {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

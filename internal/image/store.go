@@ -130,7 +130,7 @@ func Open(dir string, opts Options) (*Store, error) {
 		retryAfter: backoff.DefaultInitialInterval,
 	}
 	if _, err := s.clearStaging(); err != nil {
-		// Images can be used all the same; GC will say it again.
+		// Images can be used all the same; GC will report the error again.
 		s.log.Warn("cannot remove working files of a process that died", "error", err)
 	}
 	return s, nil
@@ -172,8 +172,8 @@ func hashKey(key string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// canonical is the one spelling under which a reference is stored: aliases are
-// resolved, and "alpine" is the same as "docker.io/library/alpine:latest".
+// canonical returns the form in which a reference is stored: aliases are resolved, and
+// "alpine" is the same as "docker.io/library/alpine:latest".
 func (s *Store) canonical(ref string) (string, error) {
 	if ref == "" || ref == "default" {
 		return DefaultRef, nil
@@ -324,10 +324,10 @@ func (s *Store) load(d rootfs.Digest) (*sandbox.Image, error) {
 	}, nil
 }
 
-// Remove forgets a name of an image that is the owner's; given a digest, all of
-// these. The file goes with the next GC after the last lease on it has ended, or
-// when its owner needs the room. Errors: not_found, permission_denied (the name
-// is the installation's).
+// Remove removes a name of the owner's image; given a digest, it removes all of the
+// owner's names for the image. The next GC after the end of the last lease removes the
+// file, or the owner's next image that needs the room does. Errors: not_found,
+// permission_denied (the name belongs to the installation).
 func (s *Store) Remove(ctx context.Context, ref string) error {
 	img, err := s.Get(ctx, ref)
 	if err != nil {
@@ -361,8 +361,8 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	return nil
 }
 
-// commit puts a finished tree into the store under a name, and returns a lease
-// on it.
+// commit puts a finished tree into the store under a name, and returns a lease on the
+// image.
 func (s *Store) commit(ctx context.Context, st *staging, tree *rootfs.Tree, name string, r record) (*Lease, error) {
 	f, err := st.create("image")
 	if err != nil {
@@ -458,7 +458,7 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON replaces path by a file that is whole at any time.
+// writeJSON replaces path atomically.
 func (s *Store) writeJSON(st *staging, path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {

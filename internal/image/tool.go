@@ -88,7 +88,7 @@ func (s *Store) Program(ctx context.Context, name, id string, content []byte) (p
 		return "", err
 	}
 	defer st.closeInto(&err)
-	// A program cannot be executed while it is open for writing, also in a process
+	// A program cannot be executed while it is open for writing, also not by a process
 	// that was forked meanwhile.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

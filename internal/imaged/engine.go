@@ -33,7 +33,7 @@ type Accounts interface {
 	Quota(ctx context.Context, teamID string) (account.Quota, error)
 }
 
-// SnapshotFiles are the files of a snapshot, open, for an image to be made of.
+// SnapshotFiles are the open files of a snapshot, from which an image is made.
 type SnapshotFiles struct {
 	Snapshot      sandbox.Snapshot
 	RuntimeDigest string            // of Snapshot.Runtime
@@ -50,7 +50,7 @@ type Engine struct {
 	turns *limit.Limit // teams that bring an image
 }
 
-// maxWaiting is how many images may wait for their turn to be brought.
+// maxWaiting is how many fetches of images may wait for their turn.
 const maxWaiting = 256
 
 // NewEngine returns an engine.
@@ -75,8 +75,8 @@ func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
 	return e.cfg.Store.For(image.Owner{ID: p.TeamID}), nil
 }
 
-// mayWrite returns permission_denied unless the caller may bring images, and remove
-// its team's.
+// mayWrite returns permission_denied unless the caller may fetch images, and remove its
+// team's images.
 func mayWrite(ctx context.Context) error {
 	p, err := principal(ctx)
 	if err == nil && !p.WritesImages() {
@@ -86,7 +86,8 @@ func mayWrite(ctx context.Context) error {
 	return err
 }
 
-// bring is the store as the caller brings an image into it, until done is called.
+// bring returns the store for an image that the caller fetches, valid until done is
+// called.
 func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err error) {
 	if err := mayWrite(ctx); err != nil {
 		return nil, nil, err

@@ -22,8 +22,8 @@ func serveProgress(w http.ResponseWriter, r *http.Request, work func(context.Con
 	return api.ServeLines(w, r, p, api.JSONLines[sandbox.ImageProgress]{})
 }
 
-// progress turns calls into values to be read. A client that reads slowly
-// misses steps, never the last.
+// progress turns progress calls into values to be read. A slow client misses steps, but
+// never the last step.
 type progress struct {
 	cancel   context.CancelFunc
 	wake     chan struct{} // one token: something changed
@@ -72,7 +72,7 @@ func (p *progress) notify() {
 	}
 }
 
-// Next returns the next step, and how the work ended after the last one.
+// Next returns the next step, and after the last step the result of the work.
 func (p *progress) Next() (sandbox.ImageProgress, error) {
 	for {
 		p.mu.Lock()

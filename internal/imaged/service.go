@@ -16,11 +16,11 @@ import (
 type Service interface {
 	// List returns the images of the installation and of the caller's team.
 	List(ctx context.Context) ([]sandbox.Image, error)
-	// Get returns the image a reference or digest names. Errors: not_found, also for
-	// one of another team.
+	// Get returns the image that a reference or digest names. Errors: not_found, also for
+	// an image of another team.
 	Get(ctx context.Context, ref string) (*sandbox.Image, error)
 	// Pull fetches an image from a registry, for the caller's team, or, with an admin
-	// token, for all. Errors: invalid, not_found, unavailable, no_space, too_large,
+	// token, for all teams. Errors: invalid, not_found, unavailable, no_space, too_large,
 	// quota_exceeded.
 	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// Build makes one of the images cay knows how to make: "debian", or a runtime such as
@@ -32,18 +32,18 @@ type Service interface {
 	// and names it ref, as Pull does. Errors: invalid, no_space, too_large,
 	// quota_exceeded.
 	Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
-	// FromSnapshot makes an image of the files of a snapshot and of what they lie
-	// over, as Pull does. Errors: invalid, not_found (the snapshot, or the image it
-	// is of), conflict (damaged), not_supported (a file that a layer cannot have),
-	// no_space, too_large, quota_exceeded.
+	// FromSnapshot makes an image of the files of a snapshot and of the images below
+	// them; it belongs to the same owner as with Pull. Errors: invalid, not_found (the
+	// snapshot, or its image), conflict (damaged), not_supported (a file that a layer
+	// cannot have), no_space, too_large, quota_exceeded.
 	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
-	// Tag gives the image that a reference or digest names one more name: for the
-	// caller's team, or, with an admin token and an image of the installation, for all.
-	// The name stands for another image afterwards if it did before. Errors: invalid
-	// (the name), not_found, no_space, quota_exceeded.
+	// Tag gives another name to the image that a reference or digest names: for the
+	// caller's team, or, with an admin token and an image of the installation, for all
+	// teams. If the name exists, it names the new image afterwards. Errors: invalid (the
+	// name), not_found, no_space, quota_exceeded.
 	Tag(ctx context.Context, ref, name string) (*sandbox.Image, error)
-	// Remove forgets a reference of the caller's team, with an admin token of the
-	// installation; the content goes when no sandbox needs it. Errors: not_found.
+	// Remove removes a reference of the caller's team, with an admin token one of the
+	// installation; the content is removed when no sandbox needs it. Errors: not_found.
 	Remove(ctx context.Context, ref string) error
 	// GC removes content that no reference and no sandbox needs. Admin tokens only.
 	GC(ctx context.Context, p sandbox.ImageGCParams) (*sandbox.ImageGC, error)

@@ -79,8 +79,8 @@ func Read(t testing.TB, dir string) map[string]string {
 	return files
 }
 
-// FastDir returns a temporary directory in memory, where the machine has one:
-// for tests that commit very many blobs.
+// FastDir returns a temporary directory in memory, if the machine has a file system in
+// memory: for tests that commit very many blobs.
 func FastDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "blobtest-")
@@ -477,8 +477,8 @@ func testCanceled(t *testing.T, s blob.Store) {
 	}
 }
 
-// testConcurrent writes, leases, deletes and cleans one name at a time. A lease
-// that was given must be of a whole blob, for as long as it lasts.
+// testConcurrent writes, leases, deletes and cleans the same name concurrently. Each
+// lease must have a complete blob as long as it lasts.
 func testConcurrent(t *testing.T, s blob.Store) {
 	var wg sync.WaitGroup
 	for range 4 {

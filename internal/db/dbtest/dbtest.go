@@ -16,7 +16,7 @@ func Open(t testing.TB) *db.DB {
 	return OpenFile(t, filepath.Join(t.TempDir(), "test.db"))
 }
 
-// OpenFile returns the database in a file, which it makes if it is missing.
+// OpenFile opens the database in a file, and makes the file if it is missing.
 func OpenFile(t testing.TB, path string) *db.DB {
 	t.Helper()
 	d := checktest.Must(db.Open(context.Background(), path, db.Options{}))(t)

@@ -53,14 +53,14 @@ func OpenPower(t testing.TB) (*db.DB, *Power) {
 	return d, p
 }
 
-// logHeader is how long the header of a write-ahead log is, in bytes. It changes when
-// SQLite writes the log from its beginning again.
+// logHeader is the length of the header of a write-ahead log, in bytes. The header
+// changes when SQLite writes the log from its beginning again.
 const logHeader = 32
 
-// Files returns what the files of a database hold that a process has open, by suffix: ""
-// for the file itself, and "-wal" for its log, if there is one. A power cut at this
-// moment may leave these. It takes locks away from the process, if that is this one, so
-// that no other process may have the database open.
+// Files returns the contents of the files of a database that a process has open, by
+// suffix: "" for the file itself, and "-wal" for its log, if there is one. A power cut at
+// this moment may leave these contents. If this process has the database open, Files
+// releases its locks, so no other process may have the database open.
 func Files(path string) (map[string][]byte, error) {
 	for {
 		files, err := readFiles(path)
@@ -102,9 +102,9 @@ func (p *Power) Check(t testing.TB, op string, except ...string) {
 	}
 }
 
-// Undone returns the rows that a power cut would take away now, or bring back. Columns
-// that are named as table.column may differ. While work in the background is synced it
-// looks again.
+// Undone returns the rows that a power cut would now remove, or bring back. Columns named
+// as table.column in except may differ. Undone looks again while work in the background
+// is being synced.
 func (p *Power) Undone(t testing.TB, except ...string) (undone []string) {
 	t.Helper()
 	for {

@@ -1,13 +1,13 @@
 // Package pgtest gives tests a real PostgreSQL: a private server of the installed
-// binaries (Debian: "make deps"), in a temporary directory, reached by a socket in
-// it and by nothing else. It ends with the tests' process, however that ends.
+// binaries (Debian: "make deps"), in a temporary directory, reachable only by a socket in
+// that directory. The server ends with the tests' process, however that ends.
 //
-// DSN is what most tests need: a database of their own on a server that all tests
-// of the process share, started by the first one. Tests that stop or kill the
-// server start their own.
+// Most tests need DSN: a database of their own on a server that all tests of the process
+// share, and that the first test starts. Tests that stop or kill the server start their
+// own server.
 //
-// Where PostgreSQL is not installed tests are skipped, except in CI, where they
-// fail. It knows no slice and no table.
+// Where PostgreSQL is not installed, tests are skipped, except in CI, where they fail.
+// The package knows no slice and no table.
 package pgtest
 
 import (
@@ -27,7 +27,7 @@ import (
 // Options of a server. The zero value is for tests: acknowledged commits survive the
 // death of the server, but not a crash of the machine.
 type Options struct {
-	// Durable waits for the disk at each commit, as a server in production does: for
+	// Durable waits for the disk at each commit, as a production server does: for
 	// measurements.
 	Durable bool
 	// Settings are added to the configuration, such as max_connections.
@@ -36,7 +36,7 @@ type Options struct {
 
 var shared = sync.OnceValues(func() (*Server, error) { return start(Options{}) })
 
-// DSN returns the address of an empty database that is only this test's.
+// DSN returns the address of an empty database for this test alone.
 func DSN(t testing.TB) string {
 	t.Helper()
 	need(t)
@@ -47,7 +47,7 @@ func DSN(t testing.TB) string {
 	return s.DSN(t)
 }
 
-// Start starts a server that is only this test's, and ends with it.
+// Start starts a server for this test alone, which ends with the test.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
 	need(t)
@@ -125,7 +125,7 @@ func (s *Server) DSNAt(t testing.TB, dir string) string {
 
 func (s *Server) dsn(database string) string {
 	q := url.Values{"host": {s.dir}, "user": {superuser}}
-	// A slash need not be escaped in a query, and reads better in messages.
+	// A slash need not be escaped in a query, and reads better unescaped.
 	return "postgres:///" + database + "?" + strings.ReplaceAll(q.Encode(), "%2F", "/")
 }
 

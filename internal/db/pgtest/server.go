@@ -23,11 +23,11 @@ import (
 
 const (
 	superuser = "postgres"
-	// patience bounds how long a server takes to start or to stop.
+	// patience bounds the start and the stop of a server.
 	patience = time.Minute
 )
 
-// Server is a running PostgreSQL. Its methods are for one goroutine at a time.
+// Server is a running PostgreSQL. Its methods must not be called concurrently.
 type Server struct {
 	dir string // of the server's files and its socket
 	bin string
@@ -38,10 +38,10 @@ type Server struct {
 	pid    int // of the server
 }
 
-// keep runs the server as a child of a shell. The shell waits for a line that
-// says by which signal to end it, or for the end of its input, which comes when
-// the tests' process has gone, even if it was killed: then nothing is left behind.
-// A pid cannot mean another process, for the shell alone collects it.
+// keep is the script of a shell that runs the server as its child. The shell waits for a
+// line with the signal that ends the server, or for the end of its input, which comes
+// when the tests' process ends, even by SIGKILL: so no process is left behind. The
+// server's pid cannot be reused meanwhile, because only the shell reaps it.
 const keep = `
 "$1/postgres" -D "$2/data" >>"$2/log" 2>&1 </dev/null &
 server=$!
@@ -156,7 +156,7 @@ func (s *Server) init(o Options) error {
 	return errors.Join(err, f.Close())
 }
 
-// command is a program that runs as the server does, and does not get a Ctrl-C
+// command returns a program that runs as the server's user, and does not get a Ctrl-C
 // meant for the tests.
 func (s *Server) command(name string, arg ...string) *exec.Cmd {
 	c := exec.Command(name, arg...)
@@ -166,7 +166,7 @@ func (s *Server) command(name string, arg ...string) *exec.Cmd {
 	return c
 }
 
-// Start starts a server that was stopped or killed, and returns when it takes
+// Start starts a server that was stopped or killed, and returns when it accepts
 // connections.
 func (s *Server) Start() (err error) {
 	ready, err := s.awaitReady()
@@ -232,11 +232,11 @@ func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *Server) running() bool { return s.keeper != nil }
 
-// Stop ends the server in order: transactions under way are rolled back, and
-// clients told.
+// Stop ends the server in order: it rolls back transactions under way, and tells the
+// clients.
 func (s *Server) Stop() error { return s.end("INT") }
 
-// Kill ends the server and the processes of all its connections as kill -9 does.
+// Kill ends the server and the processes of all its connections by SIGKILL.
 func (s *Server) Kill() error {
 	if !s.running() {
 		return nil
@@ -248,7 +248,8 @@ func (s *Server) Kill() error {
 	if err != nil {
 		return err
 	}
-	// The server first, or it would start over when the first child is gone.
+	// The server is killed first, because it would restart after the end of the first
+	// child.
 	err = s.end("KILL")
 	for _, fd := range children {
 		if e := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); e != nil && e != unix.ESRCH {

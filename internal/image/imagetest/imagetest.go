@@ -38,10 +38,9 @@ func Open(t testing.TB) *image.Store {
 	return s
 }
 
-// Acquire leases an image of the shared store until the test ends, and builds
-// it first if it is missing or was made by another recipe than this version's,
-// once for all packages under test. Where it cannot
-// be made for want of a program, the test is skipped with the reason.
+// Acquire leases an image of the shared store until the test ends. It builds the image
+// first if the image is missing or outdated, once for all packages under test. If the
+// image cannot be made because a program is missing, the test is skipped with the reason.
 func Acquire(t testing.TB, ref string) *image.Lease {
 	t.Helper()
 	s := Open(t)

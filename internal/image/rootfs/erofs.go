@@ -15,9 +15,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// The on-disk format, https://docs.kernel.org/filesystems/erofs.html. An image
-// is the superblock's block, the inodes (with short links and directories right
-// behind their inode), then the data of long directories and of files.
+// The on-disk format, https://docs.kernel.org/filesystems/erofs.html. An image is the
+// superblock's block, the inodes (each followed directly by a short link or directory),
+// then the data of long directories and of files.
 const (
 	blockSize  = 4096
 	superMagic = 0xe0f5e1e2
@@ -105,7 +105,7 @@ func (t *Tree) WriteTo(f *os.File, uuid [16]byte) (Digest, error) {
 
 // layOut gives every inode its place.
 func layOut(root *node) *image {
-	// Slots 0 and 1 stay empty: 0 is no valid inode number elsewhere.
+	// Slots 0 and 1 stay empty: 0 is an invalid inode number elsewhere.
 	img := &image{byNode: map[*node]*inode{}, end: inodeSize}
 	r := img.place(root)
 	r.parent = r

@@ -18,13 +18,13 @@ const (
 	whiteoutOpaque = ".wh..wh..opq"
 )
 
-// Apply lays an uncompressed tar archive over the tree, with the whiteouts of
-// OCI layers: ".wh.NAME" hides NAME, ".wh..wh..opq" all else in its directory,
-// in both cases only what earlier layers put there.
+// Apply applies an uncompressed tar archive to the tree, with the whiteouts of OCI
+// layers: ".wh.NAME" hides NAME, ".wh..wh..opq" all other files in its directory, in both
+// cases only files of earlier layers.
 //
-// Owners, times, set-id and sticky bits are kept. Devices, fifos and sockets
-// are left out, as are extended attributes: a sandbox has a /dev of its own and
-// the reader of the image has no attributes. Errors: invalid, too_large.
+// Owners, times, set-id and sticky bits are kept. Devices, fifos and sockets are left
+// out, as are extended attributes: a sandbox has a /dev of its own and the reader of the
+// image has no attributes. Errors: invalid, too_large.
 func (t *Tree) Apply(ctx context.Context, r io.Reader) error {
 	t.layer++
 	tr := tar.NewReader(r)

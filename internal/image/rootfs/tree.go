@@ -26,7 +26,7 @@ const (
 	maxSymlinks = 40   // followed in a look-up, as in Linux
 )
 
-// Tree is a file tree under construction. It is not for concurrent use.
+// Tree is a file tree under construction. It must not be used concurrently.
 type Tree struct {
 	root    *node
 	spool   *sparseFile
@@ -58,8 +58,8 @@ func (n *node) isDir() bool     { return n.mode&unix.S_IFMT == unix.S_IFDIR }
 func (n *node) isSymlink() bool { return n.mode&unix.S_IFMT == unix.S_IFLNK }
 func (n *node) isRegular() bool { return n.mode&unix.S_IFMT == unix.S_IFREG }
 
-// New returns a tree of one empty directory. Contents of files are kept in
-// spool, which must be empty, readable and writable, and stays the caller's.
+// New returns a tree with an empty root directory. Contents of files are stored in spool,
+// which must be empty, readable and writable, and which the caller closes.
 func New(spool *os.File, limits Limits) *Tree {
 	return &Tree{root: newDir(), spool: newSparseFile(spool), limits: limits}
 }
@@ -113,7 +113,7 @@ func (t *Tree) Symlink(name, target string, a Attr) error {
 	return t.put(name, n)
 }
 
-// Link gives the file old, not a directory, the further name name.
+// Link gives the file old, which must not be a directory, another name.
 func (t *Tree) Link(name, old string) error {
 	dir, base, err := t.lookupParent(clean(old))
 	if err != nil {
@@ -166,8 +166,8 @@ func (t *Tree) content(n *node) io.Reader {
 	return io.NewSectionReader(from, n.off, n.size)
 }
 
-// ReadFile returns the contents of a regular file of at most max bytes, links
-// followed. Errors: file_not_found, too_large.
+// ReadFile returns the contents of a regular file of at most max bytes, following links.
+// Errors: file_not_found, too_large.
 func (t *Tree) ReadFile(name string, max int64) ([]byte, error) {
 	n := t.stat(name)
 	switch {
@@ -184,7 +184,7 @@ func (t *Tree) ReadFile(name string, max int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Remove removes name and all below it. No error if it does not exist.
+// Remove removes name and everything below it. A missing name is no error.
 func (t *Tree) Remove(name string) error {
 	dir, base, err := t.lookupParent(clean(name))
 	if err != nil || dir == nil {
@@ -194,9 +194,9 @@ func (t *Tree) Remove(name string) error {
 	return nil
 }
 
-// MountPoint makes name a real, empty directory at exactly that path: links on
-// the way and at the end are replaced, so that what is mounted there later
-// lands there. With keep, the contents of a directory that exists stay.
+// MountPoint makes name a real, empty directory at exactly that path: it replaces links
+// on the way and at the end, so that a later mount appears there. With keep, the contents
+// of an existing directory stay.
 func (t *Tree) MountPoint(name string, mode uint16, keep bool) {
 	dir := t.root
 	for elem := range strings.SplitSeq(clean(name), "/") {
@@ -282,7 +282,7 @@ func (t *Tree) walk(name string, create bool, links *int) (*node, error) {
 	if len(name) > maxPath {
 		return nil, cay.Errorf(cay.Invalid, "a path of the image has more than %d bytes: %.60q...", maxPath, name)
 	}
-	// stack is the way from the root to where we are, for "..".
+	// stack has the directories from the root to the current one, for "..".
 	stack := []*node{t.root}
 	rest := name
 	for rest != "" {

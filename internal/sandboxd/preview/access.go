@@ -85,8 +85,8 @@ func (h *Handler) admit(w *recorder, r *http.Request, v *visit) bool {
 	return false
 }
 
-// check returns when a token expires, zero if it opens nothing. It fails only
-// if that cannot be told.
+// check returns when a token expires, or the zero time for an invalid token. An error
+// means that the check itself failed.
 func (h *Handler) check(ctx context.Context, label, token string) (time.Time, error) {
 	if token == "" || len(token) > maxToken {
 		return time.Time{}, nil

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// bearerProtocol is how a WebSocket client that can set no header sends the API
-// its token, as a subprotocol.
+// bearerProtocol is the prefix of the subprotocol by which a WebSocket client that cannot
+// set headers sends its token to the API.
 const bearerProtocol = "cay.bearer."
 
 // cleanRequest removes headers that a guest must not see: the token or cookie that
@@ -120,10 +120,10 @@ func isOurCookie(pair string) bool {
 	return strings.HasPrefix(name, cookiePrefix)
 }
 
-// cleanResponse keeps a guest's cookies to its own host, and off our names. A
-// Domain attribute is dropped, which leaves a cookie of this host alone. Nor may
-// a guest have cookies cleared: browsers then clear those of all hosts of the
-// site, which are other previews, and their visitors' access.
+// cleanResponse restricts a guest's cookies to its own host, and away from cay's names.
+// It removes Domain attributes, so that a cookie belongs to this host alone. It also
+// keeps the guest from clearing cookies: browsers would clear the cookies of all hosts of
+// the site, which include other previews, and end their visitors' access.
 func cleanResponse(header http.Header) {
 	cleanValues(header, "Clear-Site-Data", func(v string) string {
 		return keep(v, ",", ", ", func(what string) bool { return what != `"cookies"` && what != `"*"` })

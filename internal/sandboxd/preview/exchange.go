@@ -15,8 +15,9 @@ type recorder struct {
 	body   *upload.Body
 }
 
-// record returns a recorder of w, and has r's body watched. An answer may begin
-// before the body ends, as when a guest refuses it. body.Finish is called at the end.
+// record returns a recorder of w, and watches r's body. An answer may begin before the
+// body ends, for example when a guest refuses it. The caller must call body.Finish at the
+// end.
 func record(w http.ResponseWriter, r *http.Request) (*recorder, error) {
 	rw := &recorder{ResponseWriter: w, body: upload.New(w, r)}
 	if !rw.body.Open() {

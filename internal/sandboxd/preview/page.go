@@ -98,8 +98,8 @@ var pagePolicy = func() string {
 	return "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }()
 
-// writePage answers with p: a page for browsers, a line for programs. Nothing
-// happens if an answer has begun.
+// writePage answers with p: a page for browsers, a line for programs. It does nothing if
+// an answer has begun.
 func writePage(w *recorder, r *http.Request, p page) {
 	if w.status != 0 {
 		return

@@ -36,8 +36,8 @@ type Targets interface {
 	// WakePreview is Preview for a visitor who may see the port: it wakes a sandbox that
 	// is asleep. Further errors: quota_exceeded, no_space, not_supported.
 	WakePreview(ctx context.Context, label string) (*Target, error)
-	// CheckLink returns when the token of a link to the label's port expires.
-	// Errors: unauthenticated if it opens nothing, or not this.
+	// CheckLink returns when the token of a link to the label's port expires. Errors:
+	// unauthenticated if the token is invalid, or for another port.
 	CheckLink(ctx context.Context, label, token string) (time.Time, error)
 }
 
@@ -47,8 +47,8 @@ type Target struct {
 	TeamID    string
 	Port      int
 	Access    sandbox.PortAccess
-	// Asleep says that the sandbox does not run, and that WakePreview makes it.
-	// The rest is not set then.
+	// Asleep says that the sandbox is asleep, and that WakePreview wakes it. The other
+	// fields are not set then.
 	Asleep bool
 	// Dial connects to the port. Errors: unavailable if nothing listens,
 	// sandbox_stopped.
@@ -153,9 +153,9 @@ func (h *Handler) begin() bool {
 	return true
 }
 
-// Match returns the label of a host that is one label below the domain, or an
-// alias, in lower case. A port and a final dot do not count. Every such host is a
-// preview's, whether there is one or not.
+// Match returns, in lower case, the label of a host that is one label below the domain or
+// an alias. It ignores a port and a final dot. Every such host belongs to previews,
+// whether the label exists or not.
 func (h *Handler) Match(host string) (label string, ok bool) {
 	label, _, ok = h.match(host)
 	return label, ok
@@ -194,7 +194,7 @@ type visit struct {
 	target *Target // nil until the label was looked up
 	body   *upload.Body
 	failed bool // there was no answer of the guest, but a page of ours
-	// admitted is until when the visitor may stay; zero for a public port.
+	// admitted is the time until which the visitor may stay; zero for a public port.
 	admitted time.Time
 }
 

@@ -17,9 +17,9 @@ import (
 
 const (
 	dialTimeout = 10 * time.Second
-	// idleTimeout is how long a connection to a guest waits for the next
-	// request: less than the 5 seconds after which Node's servers hang up, which
-	// would break the request that comes at that moment.
+	// idleTimeout is how long an idle connection to a guest is kept: less than the 5 s
+	// after which Node's servers close connections, which would break a request sent at
+	// that moment.
 	idleTimeout = 4 * time.Second
 	idlePerPort = 32
 	idleInAll   = 2048
@@ -32,8 +32,8 @@ const (
 type proxy struct {
 	h       *Handler
 	reverse *httputil.ReverseProxy
-	// Two ways to speak to a guest: nothing tells before which of them a server
-	// understands, but gRPC is never spoken by HTTP/1.1.
+	// The transports for guests. The proxy cannot tell in advance which one a server
+	// supports, but gRPC never uses HTTP/1.1.
 	http1, http2 *http.Transport
 }
 
@@ -75,11 +75,11 @@ func (p *proxy) close() {
 	p.http2.CloseIdleConnections()
 }
 
-// serve passes a request on, which carries its visit in its context.
+// serve forwards a request, whose context carries its visit.
 func (p *proxy) serve(w *recorder, r *http.Request) {
 	p.reverse.ServeHTTP(w, r)
-	// A guest that sees its connection being cut may still end its answer in good
-	// order. For the visitor it must not look as if that were all.
+	// A guest whose connection is cut may still end its answer in good order. The visitor
+	// must not take such an answer for complete.
 	if r.Context().Err() != nil && !visitOf(r.Context()).failed {
 		panic(http.ErrAbortHandler)
 	}
@@ -178,7 +178,7 @@ func (p *proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.h.fail(rw, r, v, err)
 }
 
-// pageFor returns the page that explains err, and false if the cause is ours.
+// pageFor returns the page that explains err, and false if the cause is cay's own.
 func pageFor(err error, v *visit) (page, bool) {
 	var e *cay.Error
 	var timeout net.Error

@@ -24,9 +24,8 @@ func (o ownEvents) Next() (sandbox.Event, error) {
 // maxChunk bounds the output in one line of a stream, in bytes.
 const maxChunk = 32 << 10
 
-// eventEncoder writes the events of a command. A character that the guest
-// wrote in two pieces is put together again, if both come at about the same
-// time, so that its line is text.
+// eventEncoder writes the events of a command. It joins a character that the guest wrote
+// in two pieces, if both arrive at about the same time, so that its line is text.
 type eventEncoder struct {
 	held sandbox.Event // the first bytes of a character; empty Data if there are none
 }
@@ -87,8 +86,7 @@ func (e *eventEncoder) AppendError(dst []byte, err *cay.Error) []byte {
 	return api.AppendErrorLine(dst, wire.ErrorBody{Type: "error", Error: wire.FromError(err)})
 }
 
-// partial returns how many bytes at the end of b, 0 to 3, begin a character
-// that may go on after b.
+// partial returns how many bytes at the end of b, 0 to 3, are an incomplete character.
 func partial(b []byte) int {
 	for n := 1; n <= min(utf8.UTFMax-1, len(b)); n++ {
 		tail := b[len(b)-n:]

@@ -26,7 +26,7 @@ func (h *routes) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 	ref := r.PathValue("ref")
 	rng, ranged := api.ParseRange(r.Header.Get("Range"))
 	if ranged && rng.First < 0 {
-		// The last bytes: where they begin is known only with the size.
+		// For the last bytes, the size is needed to find their beginning.
 		info, err := h.svc.Stat(r.Context(), ref, path, true)
 		if err != nil {
 			return err

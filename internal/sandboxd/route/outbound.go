@@ -8,8 +8,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// handleOutbound answers with the connections that are offered to the egress handler
-// which the client is from now on.
+// handleOutbound makes the client the egress handler, and answers with the connections
+// that are offered to the handler.
 func (h *routes) handleOutbound(w http.ResponseWriter, r *http.Request) error {
 	if err := api.NoQuery(r); err != nil {
 		return err

@@ -63,11 +63,11 @@ func (h *routes) handleCreateLink(w http.ResponseWriter, r *http.Request) error 
 	return h.answerJSON(w, r, &p, func() (any, error) { return h.svc.CreateLink(r.Context(), r.PathValue("ref"), port, p) })
 }
 
-// connectIdle is how long a connection to a port may carry nothing, in either
-// direction. TCP's keep-alive finds clients that are gone much earlier.
+// connectIdle is how long a connection to a port may carry no bytes in either direction.
+// TCP keep-alive finds dead clients much earlier.
 const connectIdle = time.Hour
 
-// handleConnect turns the request's connection into one to a port of the guest.
+// handleConnect turns the request's connection into a connection to a port of the guest.
 func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 	if err := api.NoQuery(r); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 	return join(w, r, func() (net.Conn, error) { return h.svc.DialPort(r.Context(), r.PathValue("ref"), port) })
 }
 
-// join joins the request's connection with the guest's that open returns; see
+// join joins the request's connection with the guest's connection that open returns; see
 // wire.UpgradeStream.
 func join(w http.ResponseWriter, r *http.Request, open func() (net.Conn, error)) error {
 	if r.ProtoMajor != 1 {
@@ -159,8 +159,8 @@ func splice(a, b net.Conn, idle time.Duration) {
 	both.Wait()
 }
 
-// copyAlive copies src to dst to its end, which it passes on, and calls moved
-// whenever something was.
+// copyAlive copies src to dst until the end, and passes the end on. It calls moved
+// whenever it has copied bytes.
 func copyAlive(dst, src net.Conn, moved func()) error {
 	buf := make([]byte, 32<<10)
 	for {

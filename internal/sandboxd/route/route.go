@@ -110,7 +110,7 @@ func Mount(mux *api.Mux, svc sandboxd.Service, ending context.Context) {
 	mux.Handle("GET /v1/pools", h.handlePools)
 }
 
-// follows has a handler's request end when the server is about to.
+// follows ends a handler's request when the server is about to stop.
 func (h *routes) follows(handle api.Handler) api.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		r, end := api.EndWith(r, h.ending)
@@ -330,7 +330,7 @@ func (h *routes) answerJSON(w http.ResponseWriter, r *http.Request, p any, call 
 	return h.answer(w, r, call)
 }
 
-// done serves a route that takes nothing and has nothing to say.
+// done serves a route without a request body and without a response body.
 func (h *routes) done(w http.ResponseWriter, r *http.Request, call func() error) error {
 	if err := api.NoQuery(r); err != nil {
 		return err
@@ -341,7 +341,7 @@ func (h *routes) done(w http.ResponseWriter, r *http.Request, call func() error)
 	return api.NoContent(w)
 }
 
-// doneJSON serves a route that takes a JSON body and has nothing to say.
+// doneJSON serves a route with a JSON body and without a response body.
 func (h *routes) doneJSON(w http.ResponseWriter, r *http.Request, p any, call func() error) error {
 	if err := api.NoQuery(r); err != nil {
 		return err

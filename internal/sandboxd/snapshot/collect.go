@@ -20,10 +20,10 @@ type Report struct {
 // idPrefix tells snapshots from other blobs.
 const idPrefix = "snap_"
 
-// Collect removes the snapshots that are not live, and what processes that died
-// have left of drafts. Both stay for the time of grace, since a snapshot is
-// there before the row that says so: live must be read before the call, and
-// grace be longer than it takes from a Commit to its row.
+// Collect removes snapshots that are not live, and drafts of processes that died. Both
+// stay for the time grace, because a snapshot is committed before its row is: the caller
+// must read live before the call, and grace must be longer than the time from a Commit to
+// its row.
 func (s *Store) Collect(ctx context.Context, live map[string]bool, grace time.Duration) (Report, error) {
 	var r Report
 	all, err := s.blobs.List(ctx, blob.ListOptions{Prefix: idPrefix})

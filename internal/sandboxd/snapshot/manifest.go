@@ -17,10 +17,10 @@ import (
 	"github.com/cayhq/cay/internal/blob"
 )
 
-// ManifestVersion is the version of manifests this program writes, and the
-// newest it reads. A field that older programs need not know is added with
-// omitempty and the version stays; any other change makes a new one, and
-// ParseManifest goes on to read those before.
+// ManifestVersion is the version of manifests that this program writes, and the newest
+// that it reads. A field that older programs may ignore is added with omitempty, and the
+// version stays; any other change needs a new version, and ParseManifest must continue to
+// read the old versions.
 const ManifestVersion = 1
 
 // Kind says which parts a snapshot has.
@@ -163,8 +163,8 @@ func ParseManifest(b []byte) (*Manifest, error) {
 	if err := dec.Decode(&m); err != nil {
 		return nil, cay.Errorf(cay.Invalid, "the manifest is damaged: %w", err)
 	}
-	// Nothing may be in it that we would not write: a field twice, in other
-	// letters, or something after the end.
+	// The manifest must have exactly the form that encode writes: no repeated field, no
+	// other spelling, nothing after the end.
 	again, err := m.encode()
 	if err != nil {
 		return nil, err
@@ -292,7 +292,7 @@ func (m *Manifest) Size() int64 {
 // started from them.
 func (m *Manifest) HasDisk() bool { return m.has(diskPart) }
 
-// withoutMemory is the manifest of the files of a snapshot of the kind Memory.
+// withoutMemory returns the manifest for the files of a snapshot of the kind Memory.
 func (m Manifest) withoutMemory() Manifest {
 	m.Kind, m.VCPUs, m.MemoryMB, m.Build.ID = Filesystem, 0, 0, ""
 	if m.Guest != nil {

@@ -73,7 +73,7 @@ func (d *Draft) Commit(ctx context.Context, m Manifest) (*Manifest, error) {
 	return &m, d.commit(ctx, &m)
 }
 
-// commit adds the manifest to files that have the sums in it.
+// commit adds the manifest to files that match its sums.
 func (d *Draft) commit(ctx context.Context, m *Manifest) error {
 	b, err := m.encode()
 	if err != nil {
@@ -152,15 +152,15 @@ func (c contextReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-// Snapshot is an open snapshot, whose files stay until it is closed.
+// Snapshot is an open snapshot. Its files stay until Close.
 type Snapshot struct {
 	Manifest
 	lease *blob.Lease
 }
 
-// Open opens a snapshot, also when it is deleted meanwhile. It checks the
-// manifest, and that the files have their sizes. Errors: not_found, invalid (no
-// valid id), conflict if it is damaged, not_supported if a newer version wrote it.
+// Open opens a snapshot, which stays readable even if it is deleted meanwhile. It checks
+// the manifest and the sizes of the files. Errors: not_found, invalid (no valid id),
+// conflict if it is damaged, not_supported if a newer version wrote it.
 func (s *Store) Open(ctx context.Context, id string) (*Snapshot, error) {
 	return s.OpenPart(ctx, id, AllParts)
 }
@@ -175,8 +175,8 @@ const (
 	MemoryPart Part = memoryPart
 )
 
-// OpenPart is Open for the use of a part alone: the files of other parts are not looked
-// at, and may be damaged or missing.
+// OpenPart is Open for one part: the files of other parts are not checked, and may be
+// damaged or missing.
 func (s *Store) OpenPart(ctx context.Context, id string, part Part) (*Snapshot, error) {
 	if err := checkID(id); err != nil {
 		return nil, err

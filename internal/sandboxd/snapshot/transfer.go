@@ -66,24 +66,23 @@ func (snap *Snapshot) Export(ctx context.Context, w io.Writer) error {
 type ImportParams struct {
 	ID   string // of the new snapshot
 	Name string // likewise; may be empty
-	// Memory is whether to take over memory that is in the archive. The runtime
-	// trusts it as it trusts itself, so whoever made the archive must be trusted
-	// like the operator. Without it there will be a snapshot of the kind
-	// Filesystem.
+	// Memory says whether to import the memory in the archive. The runtime trusts the
+	// memory as it trusts itself, so the archive's author must be trusted like the
+	// operator. If false, Import makes a snapshot of the kind Filesystem.
 	Memory bool
 	// Check, if not nil, is called before any file is read, with the manifest of the new
 	// snapshot. Import returns its error.
 	Check func(*Manifest) error
-	// MaxBytes is how large the files may be together. Default: 64 GiB.
+	// MaxBytes is the largest total size of the files, in bytes. Default: 64 GiB.
 	MaxBytes int64
 }
 
 const defaultMaxBytes = 64 << 30
 
-// Import makes a snapshot of an archive that Export wrote. The snapshot has no
-// parent and no source. Errors: invalid if it is no such archive, or a damaged
-// one; not_supported if a newer version wrote it, or if it has nothing but
-// memory that is not wanted; too_large, no_space, already_exists.
+// Import makes a snapshot of an archive that Export wrote. The snapshot has no parent and
+// no source. Errors: invalid if the archive has another format or is damaged;
+// not_supported if a newer version wrote it, or if it has only memory and p.Memory is
+// false; too_large, no_space, already_exists.
 func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manifest, error) {
 	if err := checkID(p.ID); err != nil {
 		return nil, err
@@ -140,7 +139,7 @@ type archive struct {
 	tr *tar.Reader
 }
 
-// next reads the header of the member that has to come now.
+// next reads the header of the next member, which must have the given name.
 func (a *archive) next(name string) (*tar.Header, error) {
 	h, err := a.tr.Next()
 	switch {
@@ -159,8 +158,8 @@ func (a *archive) next(name string) (*tar.Header, error) {
 	return h, nil
 }
 
-// sparse reports whether a member has holes, which stand for more bytes than
-// are in the archive.
+// sparse reports whether a member has holes, so that its size exceeds its bytes in the
+// archive.
 func sparse(h *tar.Header) bool {
 	for k := range h.PAXRecords {
 		if strings.HasPrefix(k, "GNU.sparse.") {
@@ -183,7 +182,7 @@ func (a *archive) small(name string) ([]byte, error) {
 	return b, truncated(name, err)
 }
 
-// truncated gives the end of an archive in the middle of a member its code.
+// truncated gives its code to the error of an archive that ends within a member.
 func truncated(name string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return cay.Errorf(cay.Invalid, "the archive ends in the middle of %s: %w", name, err)

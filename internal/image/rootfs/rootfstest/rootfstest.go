@@ -34,8 +34,7 @@ type Tree map[string]File
 // Paths returns all paths, sorted.
 func (t Tree) Paths() []string { return slices.Sorted(maps.Keys(t)) }
 
-// Read reads the image at path, checking on the way that every name can also be
-// looked up.
+// Read reads the image at path, and checks that every name can also be looked up.
 func Read(t testing.TB, name string) Tree {
 	t.Helper()
 	if fsck, err := exec.LookPath("fsck.erofs"); err == nil {

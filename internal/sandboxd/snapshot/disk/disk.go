@@ -45,8 +45,8 @@ type Disk struct {
 	close       []io.Closer
 }
 
-// Open opens the files in a directory. Errors: invalid if they are damaged,
-// not_supported if they are of a version or machine that is not known here.
+// Open opens the files in a directory. Errors: invalid if they are damaged, not_supported
+// if their version or machine is unknown here.
 func Open(dir string, l Limits) (*Disk, error) {
 	files := map[string]*os.File{}
 	d := &Disk{size: map[string]int64{}}
@@ -126,7 +126,7 @@ func (d *Disk) Close() error {
 	return errors.Join(errs...)
 }
 
-// Mounts returns where the file systems were mounted, sorted; "/" is the root.
+// Mounts returns the mount points of the file systems, sorted; "/" is the root.
 func (d *Disk) Mounts() []string {
 	var mounts []string
 	for _, t := range d.manifest.trees {
@@ -144,7 +144,7 @@ func (d *Disk) memoryOf(mount string) *memoryFile {
 	return &d.manifest.memory[i]
 }
 
-// Check reads all but the contents of files. Errors: invalid if something is
+// Check reads everything except the contents of files. Errors: invalid if something is
 // damaged, too_large.
 func (d *Disk) Check(ctx context.Context) error {
 	for _, mount := range d.Mounts() {
@@ -218,8 +218,8 @@ func (d *Disk) walk(ctx context.Context, mount string, f func(*entry) error) err
 	}
 }
 
-// isWhiteout reports whether a header is that of a device that overlays take for
-// a whiteout.
+// isWhiteout reports whether a header is that of the device by which overlays mark a
+// removed file.
 func isWhiteout(h *tar.Header) bool {
 	return h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0
 }

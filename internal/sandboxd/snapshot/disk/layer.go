@@ -23,7 +23,7 @@ const (
 	paxACL    = paxXattr + "system.posix_acl_"
 )
 
-// normalize checks a header and gives it the form ordinary archives have.
+// normalize checks a header and gives it the form of ordinary archives.
 func (e *entry) normalize() error {
 	h := e.Header
 	name, ok := cleanName(h.Name)
@@ -142,7 +142,7 @@ func (d *Disk) writeEntry(ctx context.Context, tw *tar.Writer, w io.Writer, e *e
 	return writeSparse(w, h, e.size, all, func(w io.Writer) error { return d.copyChunks(ctx, w, all) })
 }
 
-// marker is the header of an empty file that says something about h.
+// marker returns the header of an empty file, whose name carries information about h.
 func marker(name string, h *tar.Header) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(name, "./"), Mode: 0o600, ModTime: h.ModTime}
 }

@@ -165,7 +165,7 @@ func readRuns(r io.Reader, size int64, pages []pageRange, limit int) (fileSize u
 	return fileSize, pieces, nil
 }
 
-// pieces appends to all the parts of a run that have pages.
+// pieces appends to all the parts of run u that have pages.
 func (u run) pieces(all []piece, pages []pageRange) []piece {
 	end := u.value + (u.end - u.start)
 	for _, p := range pages[sort.Search(len(pages), func(i int) bool { return pages[i].end > u.value }):] {
@@ -188,8 +188,8 @@ type chunk struct {
 const (
 	// minHole is how many zeros are worth a hole.
 	minHole = 64 << 10
-	// maxChunks is how many chunks a file has at most: readers of archives do not
-	// take any number.
+	// maxChunks is how many chunks a file has at most, because readers of archives limit
+	// the number.
 	maxChunks = 64 << 10
 )
 

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxCompared is how many files two disks may have to be compared. Disks with more
-	// files count as different: comparing them would take too much memory.
+	// maxCompared is how many files a disk may have to be compared. Larger disks count as
+	// different: comparing them would take too much memory.
 	maxCompared = 200_000
 	// fewCompared is how many files a disk may have to be compared at any time. Larger
 	// disks need one of the 2 slots in large, and count as different if no slot is free.
@@ -101,9 +101,9 @@ func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
 // fileSum identifies a file: a hash of all of its names, and of everything else.
 type fileSum [sha256.Size]byte
 
-// sums returns the hash of each file of a file system, by its name; nil if there are
-// too many. The names of a file with several are in each other's hash,
-// since any of them may be the first in the archive.
+// sums returns the hash of each file of a file system, by its name; nil if there are too
+// many files. The hash of a file with several names includes all names, because any of
+// them may come first in the archive.
 func (d *Disk) sums(ctx context.Context, mount string, c *comparison) (map[string]fileSum, error) {
 	all := map[string]fileSum{}
 	links := map[string][]string{} // further names, by the first in the archive
@@ -181,8 +181,8 @@ func (d *Disk) sum(ctx context.Context, e *entry, c *comparison) (fileSum, error
 	return fileSum(h.Sum(nil)), nil
 }
 
-// hashContent hashes the pages of a file that are not zero, each with where it is. So
-// a hole, and zeros that take room, are the same.
+// hashContent hashes the pages of a file that are not zero, each with its offset. So a
+// hole and allocated zeros hash the same.
 func (d *Disk) hashContent(ctx context.Context, h hash.Hash, e *entry) error {
 	page := make([]byte, d.manifest.pageSize)
 	for _, p := range e.pieces {

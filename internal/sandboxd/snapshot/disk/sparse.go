@@ -18,7 +18,7 @@ const blockSize = 512
 func writeSparse(w io.Writer, h *tar.Header, size uint64, all []chunk, copyData func(io.Writer) error) error {
 	var m strings.Builder
 	var data uint64
-	// An empty piece of data at the end says how large the file is.
+	// An empty piece of data at the end marks the size of the file.
 	fmt.Fprintf(&m, "%d\n", len(all)+1)
 	for _, c := range all {
 		fmt.Fprintf(&m, "%d\n%d\n", c.off, c.size)
@@ -70,8 +70,8 @@ func paxRecord(k, v string) string {
 	return fmt.Sprintf("%d %s=%s\n", size, k, v)
 }
 
-// block is a header of the format ustar. Numbers that do not fit are in the
-// records before it.
+// block returns a header of the format ustar. Numbers that do not fit are in the
+// preceding records.
 func block(name string, typ byte, h *tar.Header, size uint64) string {
 	b := make([]byte, blockSize)
 	octal := func(at, digits int, n uint64) {
