@@ -28,10 +28,10 @@ import (
 // childEnv makes the test binary one of the programs in children instead.
 const childEnv = "CAY_BLOB_TEST_CHILD"
 
-// children are the other processes of tests. They get the store and the
-// arguments of the command, and run until they are done or killed.
+// children are the programs of other processes in tests. They get the store and the
+// arguments of the command, and run until they finish or are killed.
 var children = map[string]func(s *blob.Dir, args []string) error{
-	// live writes the blob "new", deletes "old", and dies at the point it is told.
+	// live writes the blob "new", deletes "old", and dies at the given point.
 	"live": func(s *blob.Dir, args []string) error {
 		ctx := context.Background()
 		dieAt(s, args[0])
@@ -56,13 +56,13 @@ var children = map[string]func(s *blob.Dir, args []string) error{
 		}
 		return s.Delete(ctx, "old")
 	},
-	// reduce reduces the blob "old", and dies at the point it is told.
+	// reduce reduces the blob "old", and dies at the given point.
 	"reduce": func(s *blob.Dir, args []string) error {
 		dieAt(s, args[0])
 		_, err := s.Reduce(context.Background(), "old", func(file string) bool { return file == "sub/b" }, map[string][]byte{"a": []byte("new")})
 		return err
 	},
-	// lease takes a lease, says so, and holds it until its input ends.
+	// lease takes a lease, prints a line, and holds the lease until stdin ends.
 	"lease": func(s *blob.Dir, args []string) error {
 		l, err := s.Local(context.Background(), args[0])
 		if err != nil {
@@ -75,7 +75,7 @@ var children = map[string]func(s *blob.Dir, args []string) error{
 	},
 }
 
-// dieAt has a store kill this process at a point.
+// dieAt makes a store kill this process at a point.
 func dieAt(s *blob.Dir, at string) {
 	s.Reached(func(point string) {
 		if point == at {
@@ -103,8 +103,8 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// child returns a command that runs one of children. The test kills it if it
-// still runs at its end.
+// child returns a command that runs one of children. The test kills it at the end of the
+// test if it still runs.
 func child(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
@@ -175,7 +175,8 @@ func TestDir_killed(t *testing.T) {
 			if _, err := s.Clean(t.Context(), time.Hour); err != nil {
 				t.Error(err)
 			}
-			// Every directory is young, so nothing may be taken for a leftover yet.
+			// Every directory is younger than grace, so no directory may count as a
+			// leftover yet.
 			content, err := os.ReadDir(filepath.Join(dir, "data"))
 			if err != nil || len(content) != 2 {
 				t.Errorf("there are %d directories within the time of grace, %v", len(content), err)

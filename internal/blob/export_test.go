@@ -1,12 +1,12 @@
 package blob
 
-// Points are the steps of a blob's life that Reached hears of, in order.
+// Points are the steps of a blob's life that Reached reports, in order.
 var Points = []string{
 	"created", "partly written", "a file on disk", "content on disk", "named", "committed",
 	"unnamed", "unnamed on disk", "partly removed",
 }
 
-// Reached makes f hear of every step, before the next one.
+// Reached makes the store call f after every step, before the next.
 func (d *Dir) Reached(f func(point string)) { d.reached = f }
 
 // SetAvailable replaces the function that returns the available disk space.

@@ -396,8 +396,8 @@ func TestPowerCut(t *testing.T) {
 	power.Check(t, "group")
 }
 
-// A change that was not synced for a reason that passes fails, and the next one that
-// succeeds makes it durable, too.
+// A change whose sync fails for a temporary reason returns an error, and the next
+// successful change makes it durable, too.
 func TestWrite_SyncAgain(t *testing.T) {
 	t.Parallel()
 	d := setup(t)

@@ -47,8 +47,8 @@ func fillDisk(t *testing.T, dir string) (free func()) {
 	}
 }
 
-// A database with a reserve is written to while the disk is full, for as long as the
-// reserve lasts, and has its reserve again once the disk has had room.
+// A database with a reserve can be written while the disk is full, as long as the reserve
+// lasts, and has its reserve again once the disk has had free space.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	const reserve = 8 << 20

@@ -59,7 +59,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// An image that lies over one with a language runtime has that, too.
+// An image based on an image with a language runtime has the runtime, too.
 func TestCompose_Twice(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

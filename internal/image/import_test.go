@@ -169,7 +169,7 @@ func TestStore_Import_errors(t *testing.T) {
 	img := imageOf(t, layerOf(t, tarOf(t, file("f", "content"))))
 	other := imageOf(t, layerOf(t, tarOf(t, file("g", "other"))))
 	foreign := withConfig(t, img, func(c *v1.ConfigFile) { c.Architecture = "s390x" })
-	// tampered changes the bytes of the layer in an OCI layout.
+	// tampered has the layer's bytes changed in an OCI layout.
 	tampered := layoutDir(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img}))
 	digest := checktest.Must(checktest.Must(img.Layers())(t)[0].Digest())(t)
 	blob := filepath.Join(tampered, "blobs", "sha256", digest.Hex)

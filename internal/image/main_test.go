@@ -29,8 +29,8 @@ import (
 // childEnv makes the test binary one of the programs in children instead.
 const childEnv = "CAY_IMAGE_TEST_CHILD"
 
-// children are the other processes of tests. They get the store's directory and
-// a reference as arguments, and run until they are done or killed.
+// children are the programs of other processes in tests. They get the store's directory
+// and a reference as arguments, and run until they finish or are killed.
 var children = map[string]func(s *image.Store, ref string) error{
 	"pull": func(s *image.Store, ref string) error {
 		img, err := s.Pull(context.Background(), ref, nil)
@@ -40,7 +40,7 @@ var children = map[string]func(s *image.Store, ref string) error{
 		fmt.Println(img.Digest)
 		return nil
 	},
-	// lease takes a lease, says so, and holds it until its input ends.
+	// lease takes a lease, prints a line, and holds the lease until stdin ends.
 	"lease": func(s *image.Store, ref string) error {
 		l, err := s.Acquire(context.Background(), ref)
 		if err != nil {
@@ -115,7 +115,7 @@ func open(t testing.TB, dir string, opts image.Options) *image.Store {
 
 func newStore(t testing.TB) *image.Store { t.Helper(); return open(t, t.TempDir(), image.Options{}) }
 
-// member is a member of a layer; regular unless it says otherwise.
+// member is a member of a layer; a regular file by default.
 type member struct {
 	tar.Header
 	content string
@@ -197,7 +197,7 @@ func contents(t testing.TB, s *image.Store, ref string) rootfstest.Tree {
 	return rootfstest.Read(t, l.Path)
 }
 
-// wantClean fails if anything but images is left in a store.
+// wantClean fails the test if a store has anything but images.
 func wantClean(t testing.TB, dir string) {
 	t.Helper()
 	for _, d := range []string{"tmp", "blobs", "locks"} {

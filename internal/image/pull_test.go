@@ -111,7 +111,7 @@ func remoteImage(t testing.TB, ref string) (v1.Image, error) {
 	return remote.Image(checktest.Must(name.ParseReference(ref))(t), remote.WithTransport(tr))
 }
 
-// TestStore_Pull_config: images that differ only in their configuration are two.
+// TestStore_Pull_config: images that differ only in their configuration have two digests.
 func TestStore_Pull_config(t *testing.T) {
 	t.Parallel()
 	reg, s := newRegistry(t), newStore(t)
@@ -297,8 +297,8 @@ func TestStore_Pull_resumes(t *testing.T) {
 	}
 }
 
-// TestStore_Pull_once has many goroutines and two stores over one directory,
-// as two processes would have it.
+// TestStore_Pull_once pulls in many goroutines with two stores over one directory, which
+// stand for two processes.
 func TestStore_Pull_once(t *testing.T) {
 	t.Parallel()
 	reg, dir := newRegistry(t), t.TempDir()
@@ -335,7 +335,7 @@ func TestStore_Pull_once(t *testing.T) {
 	wantClean(t, dir)
 }
 
-// TestStore_Pull_sharedLayer pulls two images with a layer in common at a time.
+// TestStore_Pull_sharedLayer concurrently pulls two images with a common layer.
 func TestStore_Pull_sharedLayer(t *testing.T) {
 	t.Parallel()
 	reg, dir := newRegistry(t), t.TempDir()
@@ -435,8 +435,7 @@ func TestStore_Pull_killed(t *testing.T) {
 	wantClean(t, dir)
 }
 
-// TestStore_Pull_otherProcess waits for a pull of another process and takes its
-// result.
+// TestStore_Pull_otherProcess waits for a pull in another process and uses its result.
 func TestStore_Pull_otherProcess(t *testing.T) {
 	t.Parallel()
 	reg, dir := newRegistry(t), t.TempDir()
@@ -506,8 +505,8 @@ type refusing struct{}
 
 func (refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRefused }
 
-// A manifest, or the digest of a layer, gives no owner another owner's files, be they of
-// an image or of an unfinished download.
+// A manifest, or the digest of a layer, gives no owner access to another owner's files,
+// neither of an image nor of an unfinished download.
 func TestStore_Pull_ofOthers(t *testing.T) {
 	t.Parallel()
 	reg, dir := newRegistry(t), t.TempDir()

@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// These tests look at the images users get. They are built once, see imagetest.
+// These tests check the images that users get. The images are built once, see imagetest.
 
 func TestDebian(t *testing.T) {
 	t.Parallel()
@@ -152,8 +152,8 @@ func TestDebian_runs(t *testing.T) {
 	}
 }
 
-// TestStore_Build_debianCanceled stops mmdebstrap when it has the most to clean
-// up: mounts in a half-made tree.
+// TestStore_Build_debianCanceled stops mmdebstrap when it has most to clean up: mounts in
+// a half-made tree.
 func TestStore_Build_debianCanceled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("downloads packages")
@@ -289,7 +289,7 @@ func TestRuntimes(t *testing.T) {
 }
 
 // wantLibraries fails the test unless the default image has every shared library that an
-// ELF program names, where the dynamic loader looks without being told.
+// ELF program names, in the dynamic loader's default directories.
 func wantLibraries(t *testing.T, base rootfstest.Tree, path string, program []byte) {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(program))

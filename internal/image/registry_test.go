@@ -18,14 +18,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// testRegistry is an OCI registry that counts, and that can misbehave.
+// testRegistry is an OCI registry that counts requests, and can return errors.
 type testRegistry struct {
 	*httptest.Server
 	blobs atomic.Int64 // requests for layers and configurations
 	bytes atomic.Int64 // of them served
 
 	mu sync.Mutex
-	// wrap, if set, stands between a blob request and its answer; guarded by mu.
+	// wrap, if set, handles requests for blobs and may call next; guarded by mu.
 	wrap func(w http.ResponseWriter, r *http.Request, next http.Handler)
 }
 

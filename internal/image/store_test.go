@@ -136,7 +136,7 @@ func TestStore_Remove(t *testing.T) {
 	if tree := rootfstest.Read(t, lease.Path); string(tree["/f"].Data) != "content" {
 		t.Error("the content of a leased image differs")
 	}
-	// The store's own digest still leads there while someone holds it.
+	// The image can still be acquired by its digest while a lease holds it.
 	again := checktest.Must(s.Acquire(t.Context(), img.Digest))(t)
 	lease.Release()
 	lease.Release()
@@ -253,8 +253,8 @@ func TestLease_otherProcess(t *testing.T) {
 	}
 }
 
-// TestStore_GC_races removes, imports, leases and collects one image at a time.
-// A lease that was given must be of a whole image.
+// TestStore_GC_races concurrently removes, imports, leases and collects one image. Each
+// lease must have a complete image.
 func TestStore_GC_races(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

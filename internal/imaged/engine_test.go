@@ -41,7 +41,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// world is an engine on a store of its own.
+// world is an engine with a store of its own.
 type world struct {
 	*imaged.Engine
 	t      *testing.T
@@ -155,7 +155,7 @@ func TestEngine_Teams(t *testing.T) {
 	_, err = w.Ensure(w.as("project"), "team_c", "app")
 	checktest.Code(t, err, cay.PermissionDenied, "a sandbox from another team's name")
 
-	// A team's name goes before the installation's, for that team.
+	// For the team, its name takes precedence over the installation's.
 	shadow := w.bring("team", "base", []byte("a's base"))
 	for token, same := range map[string]bool{"team": true, "other": false} {
 		got, err := w.Get(w.as(token), "base")
@@ -199,7 +199,7 @@ func TestEngine_Teams(t *testing.T) {
 	if err := errors.Join(w.Remove(w.as("team"), "mine"), w.Remove(w.as("team"), "hers")); err != nil {
 		t.Error(err)
 	}
-	// An operator that speaks for a team removes its images.
+	// An operator that acts for a team removes its images.
 	operator := api.WithPrincipal(t.Context(), api.Principal{TokenID: "tok_admin", TeamID: "team_a", Admin: true})
 	if err := w.Remove(operator, "app"); err != nil {
 		t.Error(err)
@@ -495,7 +495,7 @@ func TestEngine_DownloadsInVain(t *testing.T) {
 	}
 }
 
-// watched tells when it is read for the first time, and when it has ended.
+// watched signals its first read, and its end.
 type watched struct {
 	io.Reader
 	begun, ended func()

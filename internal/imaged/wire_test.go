@@ -204,7 +204,7 @@ func (tokens) Authenticate(_ context.Context, secret string) (api.Principal, err
 	return p, nil
 }
 
-// dial serves svc and returns a client, of which all is checked against the document.
+// dial serves svc and returns a client, whose traffic is checked against the document.
 func dial(t *testing.T, svc imaged.Service, token string) *sandbox.Client {
 	t.Helper()
 	doc, err := spec()
@@ -218,7 +218,7 @@ func dial(t *testing.T, svc imaged.Service, token string) *sandbox.Client {
 	})
 }
 
-// recorder is a Service that notes its calls and answers with fixed values, or with
+// recorder is a Service that records its calls and answers with fixed values, or with
 // err.
 type recorder struct {
 	call string

@@ -73,7 +73,7 @@ func TestServer_Kill(t *testing.T) {
 	}
 }
 
-// child starts a server, says where it is, and waits to be killed.
+// child starts a server, prints its address, and waits to be killed.
 func child() {
 	s, err := start(Options{})
 	if err != nil {

@@ -78,8 +78,8 @@ func TestWriteTo_sizes(t *testing.T) {
 	}
 }
 
-// TestWriteTo_digest: the same tree has the same digest however it came about,
-// and another tree another one.
+// TestWriteTo_digest: equal trees have equal digests, however they were made, and
+// different trees have different digests.
 func TestWriteTo_digest(t *testing.T) {
 	t.Parallel()
 	digest := func(layers ...[]*tar.Header) rootfs.Digest {

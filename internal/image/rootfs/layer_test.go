@@ -255,8 +255,8 @@ func TestTree_Apply_keepsMetadata(t *testing.T) {
 	}
 }
 
-// TestTree_Apply_sparse has a large file that is nearly all holes, as GNU tar
-// packs it in each of its ways.
+// TestTree_Apply_sparse has a large file that consists mostly of holes, in each of GNU
+// tar's sparse formats.
 func TestTree_Apply_sparse(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("tar"); err != nil {

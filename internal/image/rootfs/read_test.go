@@ -129,7 +129,7 @@ func TestAddImage_Limits(t *testing.T) {
 	}
 }
 
-// Whatever is damaged, reading ends, with an error or a tree that can be written.
+// For any damage, reading ends with an error or with a tree that can be written.
 func FuzzAddImage(f *testing.F) {
 	tree := newTree(f, defaultLimits)
 	if err := apply(f, tree, []*tar.Header{file("a"), dir("d"), file("d/b"), hardlink("d/c", "a"), symlink("l", "d")}); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Nothing waits for ever for a guest that takes requests and does not answer.
+// No call waits for ever for a guest that takes requests and does not answer.
 func TestClient_noAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(net.Conn) // after the request
@@ -59,7 +59,8 @@ func TestClient_noAnswer(t *testing.T) {
 				} {
 					began = time.Now()
 					err := do()
-					// It is looked at every 10 s whether it still stands still, or says something.
+					// Every 10 s the client checks whether the guest is still paused, or
+					// has sent anything.
 					if took := time.Since(began); cay.CodeOf(err) != cay.Unavailable || took < test.want || took > test.want+10*time.Second {
 						t.Errorf("%s failed after %v, want %v: %v", call, took, test.want, err)
 					}

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// hostile serves whatever a test says in the place of an agent.
+// hostile serves a test's handler in place of an agent.
 func hostile(t *testing.T, h http.HandlerFunc) *Client {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,7 +156,7 @@ func TestClient_hostileAmounts(t *testing.T) {
 	}
 }
 
-// All that an agent can say of a command is understood.
+// The client accepts the longest description of a command that an agent can send.
 func TestClient_longCommand(t *testing.T) {
 	t.Parallel()
 	cmd := sandbox.Command{
@@ -287,7 +287,7 @@ func TestClient_hostileFiles(t *testing.T) {
 	}
 }
 
-// An upload ends when its connection does, also if its source says nothing.
+// An upload ends with its connection, also if its source blocks.
 func TestClient_blockedSource(t *testing.T) {
 	t.Parallel()
 	c := hostile(t, func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// An agent that was replaced can break a dial, and no more.
+// A replaced agent can break a dial, but nothing else.
 func TestDial_hostileAnswers(t *testing.T) {
 	t.Parallel()
 	raw := func(answer string) http.HandlerFunc {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// freeze stops all threads of the guest's init until somebody connects.
+// freeze stops all threads of the guest's init until a client connects.
 const freeze = `
 import ctypes, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -30,9 +30,9 @@ for t in threads:
     libc.ptrace(DETACH, t, 0, 0)
 `
 
-// Root in the guest stops the agent. Nothing waits for it for ever, the sandbox
-// says that it does not answer, and later that it does again; programs are reached
-// meanwhile, and it can be deleted.
+// Root in the guest stops the agent. No call waits for ever, the sandbox is reported as
+// unresponsive and later as responsive again; meanwhile its programs can be reached, and
+// the sandbox can be deleted.
 func TestAttack_StoppedAgent(t *testing.T) {
 	t.Parallel()
 	suite := config(t)

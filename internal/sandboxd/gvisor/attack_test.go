@@ -81,8 +81,7 @@ func boot(t *testing.T, cfg runtimetest.Config, r machine.Runtime, change func(*
 	return in, guest.NewClient(in.DialGuest, token), nil
 }
 
-// root runs a shell script as root in the guest and returns all it wrote, and
-// its exit code.
+// root runs a shell script as root in the guest and returns its output and exit code.
 func (b box) root(t *testing.T, script string) (output string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -182,9 +181,9 @@ func TestAttack_WorkDirByDescriptor(t *testing.T) {
 	}
 }
 
-// The incident table's row on kernel interfaces behind recent escalations: a
-// guest reaches none of the host's. Numbers are of x86-64 and arm64 alike where
-// they differ the test asks by name through Python.
+// The incident table's row on kernel interfaces used in recent escalations: a guest
+// reaches none of the host's interfaces. The numbers are the same on x86-64 and arm64;
+// where they differ, the test uses names through Python.
 func TestAttack_KernelInterfaces(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -223,7 +222,7 @@ print(" ".join(bad) or "none")
 func TestAttack_Network(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	// A service of the host that a guest must not reach by any address of ours.
+	// A service of the host that a guest must not reach at any of our addresses.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -259,8 +258,8 @@ func TestAttack_Network(t *testing.T) {
 	}
 }
 
-// Rows P15 and P16: a guest cannot pass for its agent, nor speak to it as the
-// daemon does, nor end it; and it is given nothing the daemon's API would take.
+// Rows P15 and P16: a guest cannot impersonate its agent, send requests to it as the
+// daemon does, or end it; and it gets no credential that the daemon's API would accept.
 func TestAttack_Agent(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -291,9 +290,9 @@ except ConnectionError:
 		})
 	}
 
-	// gVisor, unlike Linux, lets root kill init, which ends the machine, or stop
-	// it. Then the guest answers nothing, its callers learn so in time, and it can
-	// be destroyed like any other.
+	// gVisor, unlike Linux, lets root kill init, which ends the machine, or stop init.
+	// Then the guest answers nothing, callers get an error in time, and the machine can
+	// be destroyed as usual.
 	signalInit := func(b box, signal string, patience time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -438,7 +437,7 @@ func TestAttack_SentryDescriptors(t *testing.T) {
 	}
 }
 
-// Row I9: nothing of the host leaks, however many machines come and go.
+// Row I9: resources of the host do not leak, however many machines start and end.
 func TestLeak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute")
@@ -470,7 +469,7 @@ func TestLeak(t *testing.T) {
 	awaitState(t, dir, before, fmt.Sprintf("%d machines", rounds))
 }
 
-// awaitState waits until the host has no more of anything than before.
+// awaitState waits until the host has no more of each resource than before.
 func awaitState(t *testing.T, dir string, before map[string]int, after string) {
 	t.Helper()
 	// gVisor drops its handle of each sentry's process without closing it, so only the

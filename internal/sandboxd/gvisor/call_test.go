@@ -16,7 +16,7 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// A call that a sentry never answers ends with its time or with the caller's context.
+// A call that a sentry never answers ends at its timeout or with the caller's context.
 func TestCallWithin_NoAnswer(t *testing.T) {
 	errGone := errors.New("the caller has gone")
 	gone, cancel := context.WithCancelCause(t.Context())

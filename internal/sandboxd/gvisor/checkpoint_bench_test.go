@@ -22,7 +22,7 @@ func withMemory(b *testing.B, mb int) *forkable {
 	return f
 }
 
-// holding starts a process that writes mb MiB of memory, and then does little.
+// holding starts a process that writes mb MiB of memory, and then is almost idle.
 func holding(t testing.TB, f *forkable, mb int) {
 	t.Helper()
 	cmd, err := f.Start(t.Context(), sandbox.CommandParams{Argv: []string{"python3", "-c", fmt.Sprintf(
@@ -48,7 +48,8 @@ func (x box) end(b *testing.B) {
 	}
 }
 
-// Until it is on disk; the machine stands still for pause-ms of it.
+// BenchmarkCheckpoint measures a save to disk; pause-ms is the part in which the machine
+// is paused.
 func BenchmarkCheckpoint(b *testing.B) {
 	sizes(b, func(b *testing.B, mb int) {
 		f := withMemory(b, mb)
@@ -85,7 +86,7 @@ func BenchmarkRestore(b *testing.B) {
 	})
 }
 
-// From a running machine until all its forks answer; and how long it stands still.
+// BenchmarkFork measures from a running machine until all forks answer, and the pause.
 func BenchmarkFork(b *testing.B) {
 	for _, n := range []int{1, 10} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -113,7 +113,7 @@ func (f *forkable) fork(t testing.TB, n int) []box {
 	return boxes
 }
 
-// forked is fork, and how long the machine stood still for it.
+// forked is fork, and also returns how long the machine was paused.
 func (f *forkable) forked(t testing.TB, n int) ([]box, time.Duration) {
 	t.Helper()
 	specs := make([]machine.Spec, n)
@@ -140,8 +140,8 @@ func (f *forkable) restore(t testing.TB, dir string) box {
 	return f.own(t, in)
 }
 
-// numbers reads a command's output from a cursor on until a number is greater
-// than after, and returns the numbers of all whole lines, and the next cursor.
+// numbers reads a command's output from a cursor on until a number is greater than after.
+// It returns the numbers of all complete lines, and the next cursor.
 func numbers(t testing.TB, b box, id string, cursor int64, after int) ([]int, int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -179,8 +179,8 @@ func numbers(t testing.TB, b box, id string, cursor int64, after int) ([]int, in
 	}
 }
 
-// A machine's copies go on where it stood, with the same processes, open files
-// and output, each for itself; and so does the machine.
+// A machine's copies continue from its state, with the same processes, open files and
+// output, independently; and so does the machine.
 func TestCheckpoint_Fork(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -282,7 +282,7 @@ func (f *forkable) readopt(t *testing.T) {
 	f.box = f.own(t, in)
 }
 
-// A machine is adopted also where nothing can be written, as on a full disk.
+// A machine is adopted even if its directory cannot be written, as on a full disk.
 func TestAdopt_NoRoom(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -313,8 +313,8 @@ func TestCheckpoint_Adopted(t *testing.T) {
 	}
 }
 
-// A daemon that is killed while it adopts a machine has given it a link that
-// nothing recorded. The next one adopts it all the same.
+// A daemon that was killed while it adopted a machine has given it an unrecorded link.
+// The next daemon adopts the machine all the same.
 func TestAdopt_Killed(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -333,8 +333,8 @@ func TestAdopt_Killed(t *testing.T) {
 	goesOn(t, "adopted", f.box, cmd, cursor, last)
 }
 
-// A daemon that is killed while it destroys a machine may have left a sentry that runs
-// and that nobody can reach. The next daemon is told that the machine is gone, and ends it.
+// A daemon that is killed while it destroys a machine may leave a running sentry without
+// a control socket. The next daemon gets not_found for the machine, and ends it.
 func TestAdopt_Destroying(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -394,7 +394,7 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// Without room for a checkpoint the machine goes on, and says so.
+// A checkpoint that finds no disk space fails with an error, and the machine goes on.
 func TestCheckpoint_Full(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
@@ -420,8 +420,7 @@ func TestCheckpoint_Full(t *testing.T) {
 	goesOn(t, "machine", f.box, cmd, cursor, last)
 }
 
-// A save that is given up, at whatever point, leaves nothing, and the machine
-// goes on.
+// A save that is cancelled at any point leaves nothing behind, and the machine goes on.
 func TestCheckpoint_Canceled(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

@@ -29,8 +29,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// driveDaemonEnv has a test binary be a daemon that is killed while it stops a
-// sandbox with a drive: it is followed by a driveDaemon.
+// driveDaemonEnv makes a test binary a daemon that is killed while it stops a sandbox
+// with a drive: its value is a driveDaemon.
 const driveDaemonEnv = "CAY_TEST_DRIVE_DAEMON"
 
 // driveDaemon is the configuration of a daemon, and the point at which it dies, "" for
@@ -149,8 +149,8 @@ func (d mortalDraft) Commit(ctx context.Context, name string) (blob.Info, error)
 	return info, err
 }
 
-// runDriveDaemon saves a drive that has "one", tells the id of the sandbox that
-// then wrote "two", and stops it.
+// runDriveDaemon saves a drive with the content "one", prints the id of a sandbox that
+// then writes "two", and stops the sandbox.
 func runDriveDaemon(config string) error {
 	d := &driveDaemon{}
 	if err := json.Unmarshal([]byte(config), d); err != nil {
@@ -199,8 +199,8 @@ func runDriveDaemon(config string) error {
 	return errors.Join(err, errors.New("it was not killed"))
 }
 
-// A daemon that is killed while it stops a sandbox has lost nothing of its drive:
-// the next one finds the machine, and goes on where it ended.
+// A daemon that is killed while it stops a sandbox loses nothing of its drive: the next
+// daemon finds the machine, and continues the stop.
 func TestDrive_KilledDaemon(t *testing.T) {
 	suite := config(t)
 	root := imagetest.Acquire(t, "debian")

@@ -75,7 +75,7 @@ func (d drives) stop(s *sandbox.Sandbox) {
 	}
 }
 
-// sh runs a script in a sandbox, as its user or as root, and returns all it wrote.
+// sh runs a script in a sandbox, as its user or as root, and returns its output.
 func (d drives) sh(s *sandbox.Sandbox, root bool, script string) string {
 	d.t.Helper()
 	o, err := d.Exec(d.ctx, s.ID, sandbox.CommandParams{Argv: []string{"bash", "-c", script}, Sudo: root})
@@ -215,7 +215,7 @@ func TestAttack_SharedDrive(t *testing.T) {
 		d.sh(victim, true, "echo victim > /home/mine")
 		d.equal("links in the other sandbox", d.sh(victim, true, `cd /data; cat host long proc 2>/dev/null; cat mine; ls -A blobs/ machines/ 2>/dev/null; readlink -f up; head -c 1 disk 2>/dev/null | wc -c`),
 			"victim\n/\n0\n")
-		// The daemon's own file calls follow links in the guest alone.
+		// The daemon's own file calls follow links within the guest only.
 		for _, name := range []string{"host", "long", "proc"} {
 			if r, _, err := d.ReadFile(d.ctx, victim.ID, "/data/"+name, sandbox.ReadParams{}); err == nil {
 				r.Close()
@@ -324,7 +324,7 @@ func TestDrive_InMemory(t *testing.T) {
 	d.equal("the directory without the drive", d.sh(files, false, "ls -A /data"), "")
 }
 
-// A full disk of the host refuses to save, and the sandbox goes on.
+// If the host's disk is full, a save is refused, and the sandbox goes on.
 func TestDrive_HostFull(t *testing.T) {
 	t.Parallel()
 	small := t.TempDir()

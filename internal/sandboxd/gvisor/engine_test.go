@@ -37,7 +37,7 @@ func (s storeImages) Lease(ctx context.Context, ref string) (*sandboxd.Lease, er
 	return &sandboxd.Lease{Image: l.Image, Path: l.Path, Release: l.Release}, nil
 }
 
-// TestEngine holds the engine on gVisor to the behaviour of every Service.
+// TestEngine runs the tests of every Service with the engine on gVisor.
 func TestEngine(t *testing.T) {
 	suite := config(t)
 	imagetest.Acquire(t, "node24")

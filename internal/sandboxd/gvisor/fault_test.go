@@ -41,7 +41,7 @@ except Exception as e:
 	}
 }
 
-// Row R6: files without content are bounded by memory, and end only their own
+// Row R6: empty files are bounded by memory, and too many of them end only their own
 // machine.
 func TestAttack_InodeBomb(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestAttack_InodeBomb(t *testing.T) {
 	}
 }
 
-// Row R8: files far larger than the disk are no trouble to look at.
+// Row R8: files far larger than the disk can be inspected without problems.
 func TestAttack_SparseFile(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -224,8 +224,7 @@ for i in $(seq 600); do n=$(ps -eo stat= | grep -c ^Z); [ $n = 0 ] && break; sle
 	}
 }
 
-// Rows F1, F2 and F4: paths and links of the file API lead nowhere but into the
-// guest.
+// Rows F1, F2 and F4: paths and links of the file API stay within the guest.
 func TestAttack_Paths(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -259,7 +258,7 @@ func TestAttack_Paths(t *testing.T) {
 	}
 }
 
-// A pause holds commands, and they go on after it.
+// A pause holds commands, and they continue after the pause.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
@@ -333,7 +332,7 @@ func TestStart_FullDisk(t *testing.T) {
 	}
 }
 
-// Row S4's neighbour: an image that is damaged or missing is a clear error.
+// Next to row S4: an image that is damaged or missing gives a clear error.
 func TestStart_BadImage(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, t.TempDir())

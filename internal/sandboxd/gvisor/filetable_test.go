@@ -18,7 +18,7 @@ func TestFileTable(t *testing.T) {
 	if size == nil {
 		t.Fatalf("no size in\n%s", status)
 	}
-	// 512 is the next size above 256, which a child has that inherits a high one by chance.
+	// A child that inherits a high descriptor by chance has 256; the next size is 512.
 	if n, err := strconv.Atoi(string(size[1])); err != nil || n < 512 {
 		t.Errorf("a child begins with a table of %s file descriptors (%v), want 512 or more", size[1], err)
 	}

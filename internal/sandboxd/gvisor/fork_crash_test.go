@@ -27,8 +27,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// forkDaemonEnv has a test binary be a daemon that is killed while it forks a
-// sandbox: it is followed by a driveDaemon.
+// forkDaemonEnv makes a test binary a daemon that is killed while it forks a sandbox: its
+// value is a driveDaemon.
 const forkDaemonEnv = "CAY_TEST_FORK_DAEMON"
 
 func (in mortalInstance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Forked, error) {
@@ -56,7 +56,7 @@ func (c mortalCopy) DialGuest(ctx context.Context) (net.Conn, error) {
 // forkParams copy the processes of src.
 var forkParams = sandbox.ForkParams{Names: []string{"one", "two"}, Kind: sandbox.MemorySnapshot}
 
-// runForkDaemon forks a sandbox, having told the id of its command.
+// runForkDaemon prints the id of a sandbox's command, and then forks the sandbox.
 func runForkDaemon(config string) error {
 	d := &driveDaemon{}
 	if err := json.Unmarshal([]byte(config), d); err != nil {
@@ -93,8 +93,8 @@ func runForkDaemon(config string) error {
 	return errors.Join(err, errors.New("it was not killed"))
 }
 
-// A daemon that is killed while it forks a sandbox leaves no copy of it, nor any
-// machine of one; the sandbox goes on.
+// A daemon that is killed while it forks a sandbox leaves no copies and no machines of
+// copies; the sandbox goes on.
 func TestFork_KilledDaemon(t *testing.T) {
 	suite := config(t)
 	root := imagetest.Acquire(t, "debian")
@@ -173,7 +173,7 @@ func machinesIn(t *testing.T, dir string) []string {
 	return ids
 }
 
-// echo has a cat in a sandbox say its id, and end.
+// echo makes a cat in a sandbox print its id, and end.
 func echo(t *testing.T, ctx context.Context, e *sandboxd.Engine, ref, command string) {
 	t.Helper()
 	if err := e.WriteStdin(ctx, ref, command, bytes.NewReader([]byte(ref)), true); err != nil {

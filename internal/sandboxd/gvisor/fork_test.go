@@ -24,8 +24,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// living are a Python shell with data and a thread that counts, and an HTTP server
-// that counts its requests, in a sandbox and its copies.
+// living is a sandbox, and its copies, with a Python shell that has data and a counting
+// thread, and an HTTP server that counts its requests.
 type living struct {
 	*sandboxtest.Harness
 	t     *testing.T
@@ -267,7 +267,7 @@ func TestFork_Processes(t *testing.T) {
 	t.Logf("ten copies of %s take %d MiB each by their own maps, and %d MiB of the host", src.Name, pss/10, (before-availableMiB(t))/10)
 }
 
-// pssKiB is a process's share of the memory it maps.
+// pssKiB returns a process's proportional share of its mapped memory, in KiB.
 func pssKiB(t *testing.T, pid int) int64 {
 	t.Helper()
 	return field(t, filepath.Join("/proc", strconv.Itoa(pid), "smaps_rollup"), "Pss:")
@@ -278,7 +278,7 @@ func availableMiB(t *testing.T) int64 {
 	return field(t, "/proc/meminfo", "MemAvailable:") >> 10
 }
 
-// field returns the number after a name in a file of the kernel's.
+// field returns the number after a name in a file in /proc.
 func field(t *testing.T, path, name string) int64 {
 	t.Helper()
 	text, err := os.ReadFile(path)

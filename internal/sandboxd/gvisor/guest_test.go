@@ -42,7 +42,7 @@ func (f *forkable) startFrom(t *testing.T, spec machine.Spec, dir string) box {
 	return f.own(t, in)
 }
 
-// want runs a script as root that is to say something.
+// want runs a script as root and checks its output.
 func (b box) want(t *testing.T, name, script, want string) {
 	t.Helper()
 	if out, code := b.root(t, script); strings.TrimSpace(out) != want || code != 0 {
@@ -235,8 +235,8 @@ func TestPause_Timeout(t *testing.T) {
 	}
 }
 
-// Before its files are saved a machine ends all its processes, of whatever kind,
-// and deleted files take no room any more.
+// Before its files are saved, all processes of a machine end, of any kind, and deleted
+// files take no disk space any more.
 func TestQuiesce(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)

@@ -23,7 +23,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// savedDisk is a layer that was saved at a path, with contents of some sizes.
+// savedDisk returns a layer that was saved at a path, with contents of the given sizes.
 func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change func(*fspb.Manifest)) (*layer, map[string][]byte) {
 	t.Helper()
 	id := &fspb.ResourceID{ContainerName: "box", Path: saved}
@@ -158,7 +158,8 @@ func TestCompose(t *testing.T) {
 				t.Errorf("%s of %s: %d bytes, not the right ones", name, want.at, len(got))
 			}
 		}
-		// There is nothing after the last page of a layer, not the next one's.
+		// After the last page of a layer there is nothing, in particular no page of the
+		// next layer.
 		r := readers[checkpointfiles.PagesFileName]
 		r.AddRead(0, int64(pages.PagesStart)+int64(len(want.has[checkpointfiles.PagesFileName])), r.dsts[0], memmap.FileRange{Start: 0, End: 4096}, nil)
 		if cs, err := r.Wait(nil, 1); err != nil || cs[0].N != 0 || !errors.Is(cs[0].Err, io.EOF) {

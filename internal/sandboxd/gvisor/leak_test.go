@@ -19,8 +19,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// busy is a guest's program that uses its network in all ways there are, and
-// then keeps everything open.
+// busy is a guest's program that uses its network in all possible ways, and then keeps
+// everything open.
 const busy = `
 import socket, ssl, sys, time
 held = []
@@ -48,8 +48,8 @@ held.append(l.accept())
 time.sleep(1000)
 `
 
-// Row I9 with the network in use: neither the end of a machine nor a change of
-// its policy leaves anything of its connections in the daemon, on either side.
+// Row I9 with the network in use: neither the end of a machine nor a change of its policy
+// leaves parts of its connections in the daemon, on either side.
 func TestLeak_Network(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes")

@@ -62,9 +62,8 @@ var obstacleCases = []struct{ name, use, check, end, obstacle string }{
 	{"Traffic", "serve(); echo()", "echo()", "0", ""},
 }
 
-// Whatever cannot be saved with a sandbox's memory is found before anything is done to
-// the sandbox: the save is refused with its name, and the program goes on; files can
-// be saved.
+// Obstacles to saving a sandbox's memory are found before the sandbox is changed: the
+// save is refused with the obstacle's name, and the program goes on; files can be saved.
 func TestObstacles(t *testing.T) {
 	t.Parallel()
 	h := startEngine(t, newRuntime(t, t.TempDir()), func(c *sandboxd.Config) { c.Clock = nil })

@@ -26,8 +26,8 @@ func pagerRuntime(t *testing.T) *Runtime {
 	return &Runtime{cfg: Config{StateDir: dir}, log: slog.New(slog.DiscardHandler)}
 }
 
-// A pager is in its machine's cgroup also where that is one tree, and ends with
-// the sentry's end of the socket.
+// A pager is in its machine's cgroup also in version 2, and ends with the sentry's end of
+// the socket.
 func TestPager_CgroupV2(t *testing.T) {
 	r := pagerRuntime(t)
 	tree := t.TempDir()
@@ -58,7 +58,7 @@ func TestPager_CgroupV2(t *testing.T) {
 	}
 }
 
-// A pager ends with the socket, and says why if it does so before.
+// A pager ends with the socket, and reports why if it ends earlier.
 func TestPager_Ends(t *testing.T) {
 	r := pagerRuntime(t)
 	for _, does := range []string{loads, saves} {

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
-// served is a pager's server of one pages file, and a sentry's file.
+// served returns a pager's server of one pages file, and a sentry's file.
 func served(t testing.TB, content []byte, sums bool) (*checkpointServer, *os.File, *os.File) {
 	t.Helper()
 	dir := t.TempDir()
@@ -224,7 +224,7 @@ func TestPageWriter(t *testing.T) {
 	}
 }
 
-// A sentry may ask for anything that its server has found to be of the right size.
+// A sentry may request anything within the sizes that its server has checked.
 func FuzzPageReader(f *testing.F) {
 	f.Add(int64(0), uint64(0), uint64(4096), uint64(8192), uint64(12288))
 	f.Add(int64(-1), uint64(0), uint64(0), uint64(1), uint64(0))

@@ -41,7 +41,7 @@ func startEngine(t *testing.T, r machine.Runtime, change func(*sandboxd.Config))
 	})
 }
 
-// pooled is an engine with a pool of the default kind that is full.
+// pooled is an engine with a full pool of the default kind.
 type pooled struct {
 	*sandboxtest.Harness
 	*sandboxtest.PoolWatch
@@ -88,7 +88,7 @@ func (p pooled) sh(ref, script string) string {
 	}
 }
 
-// TestPools holds pools of real machines to the behaviour of all.
+// TestPools runs the common tests of pools with real machines.
 func TestPools(t *testing.T) {
 	sandboxtest.RunPools(t, func(t *testing.T, change func(*sandboxd.Config)) *sandboxtest.Harness {
 		imagetest.Acquire(t, "python3.13")
@@ -146,7 +146,7 @@ func TestPool_Identity(t *testing.T) {
 	}
 }
 
-// checkMemory checks how much memory the host lets a machine have.
+// checkMemory checks the memory limit that the host has for a machine.
 func checkMemory(t *testing.T, id string, memoryMB int64) {
 	t.Helper()
 	for _, file := range []string{"/sys/fs/cgroup/memory/cay/" + id + "/memory.limit_in_bytes", "/sys/fs/cgroup/cay/" + id + "/memory.max"} {
@@ -165,8 +165,8 @@ func checkMemory(t *testing.T, id string, memoryMB int64) {
 	t.Errorf("machine %s has no memory cgroup", id)
 }
 
-// Row N19 for machines that wait: they reach nothing. The policy of a sandbox is
-// in force before its first command.
+// Row N19 for pooled machines: they reach nothing. The policy of a sandbox is in force
+// before its first command.
 func TestPool_Network(t *testing.T) {
 	internet := networktest.Start(t)
 	egress, err := network.NewEgress(network.EgressConfig{Nameservers: internet.Nameservers(), DialContext: internet.DialContext})

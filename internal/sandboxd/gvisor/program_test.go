@@ -18,7 +18,8 @@ func TestOpenProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	// A sentry's own files, when it is about to become the program, are below.
+	// When a child is about to execute the program, the sentry's own files are below
+	// tableFile.
 	if f.Fd() < tableFile {
 		t.Errorf("it is open as descriptor %d, want %d or above", f.Fd(), tableFile)
 	}

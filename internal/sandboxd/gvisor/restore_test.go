@@ -26,7 +26,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// remembering starts a process with mb MiB in memory, which it reads again and
+// remembering starts a process with mb MiB in memory, which reads the memory again and
 // again.
 func remembering(t *testing.T, f *forkable, mb int) (cmd *sandbox.Command, cursor int64, last int) {
 	t.Helper()
@@ -224,7 +224,7 @@ func loading(t *testing.T, f *forkable) (box, int) {
 	panic("unreachable")
 }
 
-// A pager can do next to nothing, in the name of the machine it is for.
+// A pager has almost no rights, and acts as part of its machine.
 func TestPager_Confined(t *testing.T) {
 	f := openForkable(t, nil)
 	holding(t, f, 256)
@@ -308,8 +308,8 @@ func TestRestore_Limits(t *testing.T) {
 	}
 }
 
-// A restored guest never runs with another policy than its own of today, not for
-// one connection.
+// A restored guest never runs with another policy than its present one, not even for one
+// connection.
 func TestRestore_Policy(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int64
@@ -374,8 +374,8 @@ while True:
 	}
 }
 
-// daemonEnv has a test binary restore a machine and wait for its end, as a daemon
-// to be killed: it is followed by the state directory and that of the checkpoint.
+// daemonEnv makes a test binary a daemon, to be killed, that restores a machine and waits
+// for its end: its value is the state directory and the directory of the checkpoint.
 const daemonEnv = "CAY_TEST_RESTORE"
 
 func restoringDaemon(dirs string) error {
@@ -396,7 +396,8 @@ func restoringDaemon(dirs string) error {
 	if err != nil {
 		return err
 	}
-	// Here, and not where the line is read, which may be after all has been loaded.
+	// Here, and not where the line is read, because by then everything may have been
+	// loaded.
 	loading, err := findPagers(spec.ID)
 	if err != nil {
 		return err
@@ -424,8 +425,9 @@ func withoutStdio(t *testing.T, do func()) {
 	do()
 }
 
-// killedWhileLoading has another process restore a machine, and kills that process while
-// the machine is being loaded. It returns the machine's pager, which has stopped.
+// killedWhileLoading makes another process restore a machine, and kills that process
+// while the machine is being loaded. It returns the pid of the machine's pager, which is
+// stopped.
 func killedWhileLoading(t *testing.T, f *forkable, dir string) (machine.Spec, int) {
 	t.Helper()
 	self, err := os.Executable() // by path, because gVisor recognizes its own processes by /proc/self/exe
@@ -474,8 +476,8 @@ func killedWhileLoading(t *testing.T, f *forkable, dir string) (machine.Spec, in
 	panic("unreachable")
 }
 
-// Row S6: a machine goes on loading when the daemon that restored it is killed,
-// and the next daemon adopts it.
+// Row S6: loading a machine continues after the daemon that restored it is killed, and
+// the next daemon adopts the machine.
 func TestRestore_KilledDaemon(t *testing.T) {
 	// A guest's init has the standard files of the process that starts the guest, and a
 	// restored guest must have the same ones: as in daemons, none.

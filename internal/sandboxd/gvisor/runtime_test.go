@@ -172,8 +172,8 @@ func sentry(t *testing.T, id string) int {
 
 func TestRuntime(t *testing.T) { runtimetest.Run(t, config(t)) }
 
-// A daemon killed in the middle of a start leaves a sentry that is in no cgroup
-// and in no state file.
+// A daemon that is killed in the middle of a start leaves a sentry without a cgroup and
+// without a state file.
 func TestReap_HalfStarted(t *testing.T) {
 	dir := t.TempDir()
 	r := newRuntime(t, dir)
@@ -271,7 +271,7 @@ func TestNew_NoExec(t *testing.T) {
 	}
 }
 
-// A daemon has any number of files open when it starts a sentry.
+// A sentry starts even if the daemon has very many open files.
 func TestStart_ManyFiles(t *testing.T) {
 	r := newRuntime(t, t.TempDir())
 	null, err := os.Open(os.DevNull)
@@ -316,7 +316,7 @@ func TestSentry_Itself(t *testing.T) {
 	}
 }
 
-// No thread of a sentry, of whatever origin, has any rights on the host.
+// No thread of a sentry, however it started, has any rights on the host.
 func TestSentry_Powerless(t *testing.T) {
 	f := openForkable(t, nil)
 	copies := f.fork(t, 1)

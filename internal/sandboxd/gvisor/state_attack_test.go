@@ -178,7 +178,7 @@ func TestAttack_HostileDrive(t *testing.T) {
 	}
 }
 
-// resealed is a copy of a state with other contents, and sums that fit.
+// resealed returns a copy of a state with changed contents, and matching sums.
 func resealed(t *testing.T, from string, change func(name string, b []byte) []byte) string {
 	t.Helper()
 	s, err := machine.ReadState(from)
@@ -295,8 +295,8 @@ func TestCheckpoint_CrashedSentry(t *testing.T) {
 	}
 }
 
-// Row S6: a writer that is killed at any point of a checkpoint leaves nothing, and
-// the machine goes on, or is seen to have crashed; likewise of forks.
+// Row S6: a writer that is killed at any point of a checkpoint leaves nothing, and the
+// machine goes on, or is known to have crashed; the same holds for forks.
 func TestCheckpoint_KilledWriter(t *testing.T) {
 	open := func() (*forkable, *sandbox.Command, int64, int) {
 		f := openForkable(t, nil)
@@ -361,8 +361,8 @@ func TestCheckpoint_KilledWriter(t *testing.T) {
 	goesOn(t, "copy", f.restore(t, f.checkpoint(t)), cmd, cursor, last)
 }
 
-// killWriter kills the first of this process's pagers that saves, some time after
-// it has begun, and returns how many there were.
+// killWriter kills the first saving pager of this process, with the delay after, and
+// returns how many saving pagers there were.
 func killWriter(stop chan struct{}, after time.Duration) (n int) {
 	for {
 		select {
@@ -401,9 +401,9 @@ func killWriter(stop chan struct{}, after time.Duration) (n int) {
 	}
 }
 
-// savingEnv has a test binary adopt a machine and save it again and again, as a
-// daemon to be killed: it is followed by the state directory, the machine's id and
-// the directory to save in.
+// savingEnv makes a test binary a daemon, to be killed, that adopts a machine and saves
+// it again and again: its value is the state directory, the machine's id and the
+// directory to save in.
 const savingEnv = "CAY_TEST_SAVE"
 
 func savingDaemon(args string) error {
@@ -506,7 +506,7 @@ func TestCheckpoint_KilledDaemon(t *testing.T) {
 			}
 		}
 	}
-	// It can still be saved: no one holds the sentry's pages.
+	// The machine can still be saved: no process holds the sentry's pages.
 	goesOn(t, "copy", f.restore(t, f.checkpoint(t)), cmd, cursor, last)
 	f.own(t, f.Instance)
 	if t.Logf("%d whole states, %d that are none", whole, half); whole == 0 || half == 0 {

@@ -25,7 +25,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// strictTrust gives an authority to guests with a strict policy.
+// strictTrust provides an authority to guests with a strict policy.
 type strictTrust []byte
 
 func (s strictTrust) Certificates(n sandbox.Network) []byte {
@@ -64,7 +64,7 @@ func authority(t *testing.T) (ca, server, key []byte) {
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	rootDER, rootKey := issue(root, root, nil)
-	// With the key id that Python insists a server's certificate names.
+	// Python requires a server's certificate to name the authority's key id.
 	root, err := x509.ParseCertificate(rootDER)
 	if err != nil {
 		t.Fatal(err)
@@ -80,8 +80,8 @@ func authority(t *testing.T) (ca, server, key []byte) {
 	return block("CERTIFICATE", rootDER), block("CERTIFICATE", leafDER), block("PRIVATE KEY", keyDER)
 }
 
-// TestTrust has the programs people use ask a server in the guest itself for a
-// page, before and after its authority is installed.
+// TestTrust lets popular programs request a page from a server in the guest itself,
+// before and after its authority is installed.
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	suite := config(t)

@@ -24,9 +24,9 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Whatever of a hibernation is damaged, waking the sandbox is a conflict that names what
-// is damaged and says how to go on, and does not change the hibernation: put right, it
-// goes on. Its files can be started from if they are not damaged themselves.
+// If any part of a hibernation is damaged, waking the sandbox is a conflict that names
+// the damage and a remedy, and leaves the hibernation unchanged: after repair, the
+// sandbox wakes. If its files are undamaged, a sandbox can be started from them.
 func TestWake_Damaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -128,8 +128,8 @@ func startSaving(t *testing.T, dir string, change ...func(*sandboxd.Config)) *sa
 	return sandboxtest.Start(t, newRuntime(t, t.TempDir()), append(change, set)...)
 }
 
-// A persistent sandbox that goes on from a hibernation, or is stopped in one, keeps the
-// files that it was hibernated with, and the memory is given up.
+// A persistent sandbox that wakes from a hibernation, or is stopped in hibernation, keeps
+// the files of the hibernation, and the memory is dropped.
 func TestWake_MemoryDropped(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(ctx context.Context, h *sandboxtest.Harness, id string) (*sandbox.Sandbox, error){

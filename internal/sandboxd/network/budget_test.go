@@ -99,7 +99,7 @@ func (g guestStack) littleBuffers(t *testing.T) {
 	}
 }
 
-// deaf serves an address with connections that are never read, until the test ends.
+// deaf serves an address with connections that nobody reads, until the test ends.
 func deaf(t *testing.T, n *networktest.Internet) (addr string) {
 	t.Helper()
 	done := make(chan struct{})
@@ -109,7 +109,7 @@ func deaf(t *testing.T, n *networktest.Internet) (addr string) {
 	return dst.String()
 }
 
-// stall opens a connection and writes to it until that fails.
+// stall opens a connection and writes to it until a write fails.
 func (g guestStack) stall(ctx context.Context, addr string) error {
 	conn, err := gonet.DialContextTCP(ctx, g.Stack, full(addr), ipv4.ProtocolNumber)
 	if err != nil {
@@ -453,8 +453,8 @@ func TestHostConn_untaken(t *testing.T) {
 	awaitNothing(t, w.egress)
 }
 
-// A server that takes nothing for too long loses its connection, and the flow log
-// says so.
+// A server that takes no bytes for too long loses its connection, and the flow log says
+// so.
 func TestHostConn_silence(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())
@@ -476,8 +476,8 @@ func TestHostConn_silence(t *testing.T) {
 	awaitNothing(t, w.egress)
 }
 
-// stallEnv has the test binary be a daemon with a connection to the address it
-// names, for TestHostConn_killed.
+// stallEnv makes the test binary a daemon with a connection to the address in its value,
+// for TestHostConn_killed.
 const stallEnv = "CAY_TEST_STALL"
 
 // When the daemon is killed, its unsent bytes do not remain in the kernel.
@@ -523,7 +523,8 @@ func TestHostConn_killed(t *testing.T) {
 
 const isStalled = "stalled"
 
-// beStalled says when its connection takes nothing more, and waits for its end.
+// beStalled prints a line when its connection takes no more bytes, and waits to be
+// killed.
 func beStalled(t *testing.T, addr string) {
 	cfg := EgressConfig{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
@@ -574,8 +575,7 @@ func TestShare_takeSpare(t *testing.T) {
 	}
 }
 
-// Windows of HTTP/2, ours with a server and the guest's with us, are of the sandbox's
-// share.
+// Windows of HTTP/2, to servers and to the guest, count against the sandbox's share.
 func TestShare_windows(t *testing.T) {
 	t.Parallel()
 	for proto, windows := range map[string]int64{"http/1.1": 4<<20 - 1, "h2": 4<<20 - 1 + 1<<20} {

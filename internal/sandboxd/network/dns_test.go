@@ -271,7 +271,7 @@ func TestResolver(t *testing.T) {
 		}
 		return a
 	}
-	// lives checks how long an answer is kept that came between from and now.
+	// lives checks how long an answer that came between from and now is cached.
 	lives := func(a answer, from time.Time, ttl time.Duration) {
 		t.Helper()
 		if a.expires.Before(from.Add(ttl)) || a.expires.After(time.Now().Add(ttl)) {

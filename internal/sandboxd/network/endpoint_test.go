@@ -71,8 +71,8 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// A guest that does not read holds up a packet for a moment, not for ever, and
-// gets packets again when it reads.
+// A guest that does not read delays a packet for a moment, not for ever, and gets packets
+// again when it reads.
 func TestEndpoint_FullPeer(t *testing.T) {
 	ours, guests, err := Pair()
 	if err != nil {

@@ -23,7 +23,7 @@ func withLimits(l sandbox.NetworkLimits) sandbox.Network {
 	return sandbox.Network{Mode: sandbox.AllowAll, Limits: l}
 }
 
-// A policy that asks for more than the operator gives is refused, and the one
+// A policy that asks for more than the operator's limits is refused, and the policy
 // before stays.
 func TestLimits_ofTheOperator(t *testing.T) {
 	t.Parallel()
@@ -99,7 +99,8 @@ func TestLimits_rate(t *testing.T) {
 	w := openWorld(t, withLimits(sandbox.NetworkLimits{ConnectionsPerSecond: limit}))
 	opened, refused := 0, 0
 	begun := time.Now()
-	// On a busy machine they may at first come slowly enough to be all within the rate.
+	// On a busy machine the first connections may come so slowly that all are within the
+	// rate.
 	for opened+refused < 4*limit || refused == 0 && time.Since(begun) < patience {
 		if c, err := w.dial(t, at(networktest.Misc, 7)); err == nil {
 			c.Close()
@@ -167,7 +168,7 @@ func TestLimits_bandwidth(t *testing.T) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
 	})
-	// Without a bound, after one that would not let it end in time.
+	// First with a rate that would take too long, then without a bound.
 	setPolicy(t, w.link, withLimits(sandbox.NetworkLimits{BytesPerSecond: size / 300}))
 	setPolicy(t, w.link, allowAll())
 	download(size)

@@ -19,9 +19,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A guest that does not take what it was sent keeps the place of its connection,
-// since that keeps its memory in the daemon, and both for as long as the link
-// lives at most.
+// A guest that does not take the bytes sent to it keeps the place of its connection,
+// because the bytes keep memory in the daemon; both last at most as long as the link.
 func TestLimits_untaken(t *testing.T) {
 	t.Parallel()
 	const most = 4

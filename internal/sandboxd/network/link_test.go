@@ -121,7 +121,7 @@ func (g guestStack) udp(t testing.TB, addr string) net.Conn {
 	return conn
 }
 
-// serve has handle serve each connection to ln, until that is closed.
+// serve calls handle for each connection to ln, until ln is closed.
 func serve(ln net.Listener, handle func(net.Conn)) {
 	go func() {
 		for {
@@ -199,7 +199,7 @@ func TestLink_TCP(t *testing.T) {
 	}
 	defer conn.Close()
 	echo(t, conn, "hello")
-	// The guest's half-close travels, and the rest of the answer comes back.
+	// The guest's half-close is passed on, and the rest of the answer comes back.
 	io.WriteString(conn, "last")
 	conn.(*gonet.TCPConn).CloseWrite()
 	if rest, err := io.ReadAll(conn); err != nil || string(rest) != "last" {
@@ -362,8 +362,8 @@ func TestLink_Dial(t *testing.T) {
 	}
 }
 
-// A slow reader of many small segments makes our stack drop some: it has
-// promised more room than their overhead leaves. They come soon after it reads.
+// If a slow reader gets many small segments, our stack drops some, because it has
+// promised more room than their overhead leaves. They arrive soon after the reader reads.
 func TestLink_SlowReader(t *testing.T) {
 	l, g := setup(t, denyAll(), EgressConfig{})
 	ln, err := gonet.ListenTCP(g.Stack, full("100.64.0.2:7000"), ipv4.ProtocolNumber)
@@ -418,7 +418,8 @@ func TestLink_SlowReader(t *testing.T) {
 	if n, err := io.CopyN(io.Discard, slow, written); err != nil {
 		t.Fatalf("%d of %d bytes: %v", n, written, err)
 	}
-	// The sender waits once for all of them; late, it would for each two.
+	// The sender times out once for all of them; if they came late, it would time out for
+	// every two.
 	if n := g.Stats().TCP.Timeouts.Value() - timeouts; n > dropped.Value()/4 {
 		t.Errorf("the sender waited %d times for %d segments that were dropped", n, dropped.Value())
 	}
@@ -449,7 +450,7 @@ func TestLink_CloseTwice(t *testing.T) {
 	}
 }
 
-// A packet that arrives while the link closes must not keep it from closing.
+// A packet that arrives while the link closes must not block the close.
 func TestLink_CloseUnderTraffic(t *testing.T) {
 	stray := packet(func(ip header.IPv4) {
 		header.TCP(ip.Payload()).Encode(&header.TCPFields{
@@ -478,7 +479,7 @@ func TestLink_CloseUnderTraffic(t *testing.T) {
 					return
 				default:
 				}
-				// Until the link is gone, or while it has no room.
+				// Fails when the link is closed, or has no room.
 				_, _ = unix.Write(guests, stray)
 				if i == 100 {
 					close(flooding)

@@ -15,8 +15,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A name on the host's loopback, where the operator allows that, has for the
-// guest an address that is not its own loopback, and leads to the host's.
+// Where the operator allows the host's loopback, a name on it has for the guest an
+// address other than the guest's own loopback, and leads to the host's.
 func TestAllowRanges_loopback(t *testing.T) {
 	t.Parallel()
 	host, err := net.Listen("tcp", "127.0.0.1:0")
@@ -75,7 +75,7 @@ func TestAllowRanges_loopback(t *testing.T) {
 	}
 }
 
-// The daemon itself is never reached, also where the operator allows its address.
+// The daemon itself is never reached, even if the operator allows its address.
 func TestAllowRanges_daemon(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll(), func(_ *world, cfg *EgressConfig) {

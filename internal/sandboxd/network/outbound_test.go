@@ -73,7 +73,7 @@ func (w *world) http(t *testing.T, addr, host string) (string, error) {
 	return fmt.Sprint(status, " ", field(body, "server")), nil
 }
 
-// A connection to a handled name is the handler's, whatever the policy says of it.
+// The handler gets every connection to a handled name, whatever the policy decides.
 func TestOutbound_Taken(t *testing.T) {
 	t.Parallel()
 	place := at(Placeholder, 443)
@@ -195,8 +195,8 @@ func TestOutbound_Passed(t *testing.T) {
 	}
 }
 
-// Without a handler, with one that fails, and with one that says so, connections to
-// handled names are refused, also where the policy allows everything.
+// Connections to handled names are refused without a handler, by a handler that fails,
+// and by a handler that refuses, also where the policy allows everything.
 func TestOutbound_Refused(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, handled(allowAll(), "api.example.com"))
@@ -227,8 +227,8 @@ func TestOutbound_Refused(t *testing.T) {
 	}
 }
 
-// A connection that the handler holds ends when the policy takes its name away, and
-// with the link.
+// A connection that the handler serves ends when the policy no longer covers its name,
+// and with the link.
 func TestOutbound_Cut(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, handled(denyAll(), "*"))

@@ -107,7 +107,7 @@ func TestTLS_rebinding(t *testing.T) {
 	if a := addrsOf(ask(t, w.udp(t, "100.64.0.1:53"), "flip.example.com", 1)); !slices.Equal(a, []string{networktest.API.String()}) {
 		t.Fatalf("first answer %v", a)
 	}
-	// A time to live of nothing is one second here.
+	// A time to live of 0 counts as 1 s here.
 	w.egress.resolver.cache.Purge()
 	if _, err := w.https(t, at(networktest.API, 443), "flip.example.com"); !isAlert(err) {
 		t.Errorf("got %v, want an alert", err)
@@ -134,7 +134,7 @@ func helloBytes(t *testing.T, c *tls.Config) []byte {
 	return raw
 }
 
-// A hello may come in any pieces, and with more behind it.
+// A hello may come in any pieces, followed by more bytes.
 func TestTLS_segments(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, custom("api.example.com"))
@@ -211,7 +211,7 @@ func TestNameless(t *testing.T) {
 	}
 }
 
-// A server that speaks first cannot be had by name: the guest waits in vain.
+// A server that sends first cannot be reached by name: the guest gets no answer.
 func TestServerFirst(t *testing.T) {
 	t.Parallel()
 	byName, byRange := openWorld(t, custom("*")), openWorld(t, sandbox.Network{Mode: sandbox.Custom, AllowCIDRs: []string{"93.184.0.30"}})
@@ -294,7 +294,7 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
-// Plain HTTP is judged request by request, and a refusal says why.
+// Each plain HTTP request is judged separately, and a refusal gives the reason.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	get := func(host string) string { return "GET / HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n" }
@@ -373,8 +373,8 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
-// In the mode deny-all nothing answers: a connection is refused before it is one, wherever it
-// goes, and recorded.
+// In the mode deny-all nothing answers: a connection to any destination is refused before
+// it is accepted, and recorded.
 func TestDenyAll(t *testing.T) {
 	t.Parallel()
 	for _, addr := range []string{
@@ -433,7 +433,7 @@ func TestDenyAll_accepted(t *testing.T) {
 	}
 }
 
-// Ports of mail take a policy that lists them (N25).
+// Ports of mail need a policy that lists them (N25).
 func TestMail(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "misc.example.com", Ports: []uint16{465}}}})

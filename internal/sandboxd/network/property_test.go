@@ -78,9 +78,9 @@ func policies() *rapid.Generator[sandbox.Network] {
 	})
 }
 
-// oracle says which addresses an attempt may make the daemon dial: a second
-// opinion in the fewest words, which allows too much rather than too little
-// where two entries of a policy match.
+// oracle returns the addresses that an attempt may make the daemon dial: an independent
+// and short implementation, which allows too much rather than too little where two
+// entries of a policy match.
 func oracle(n sandbox.Network, a attempt) (allowed []string) {
 	in := func(cidrs []string, ip netip.Addr) bool {
 		return slices.ContainsFunc(cidrs, func(c string) bool {
@@ -143,8 +143,8 @@ func oracle(n sandbox.Network, a attempt) (allowed []string) {
 	return allowed
 }
 
-// Whatever the policy and whatever a guest tries: nothing is dialled that a
-// second opinion would not dial.
+// For any policy and any attempt of a guest, the daemon dials only addresses that oracle
+// returns.
 func TestProperty_dials(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -50,8 +50,8 @@ func TestDNS_share(t *testing.T) {
 	}
 }
 
-// A guest that waits for an answer keeps neither its sandbox nor the daemon from
-// ending.
+// A guest that waits for an answer does not delay the end of its sandbox or of the
+// daemon.
 func TestDNS_end(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})

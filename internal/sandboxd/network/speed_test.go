@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// sink is an outside that takes or gives bytes after a hello, for measuring.
+// sink is a server that takes or sends bytes after a hello, for measurements.
 func sink(b *testing.B, give bool) (addr string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

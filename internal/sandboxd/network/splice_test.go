@@ -36,7 +36,7 @@ func lone(t *testing.T, w *world) (addr string, accepted <-chan *net.TCPConn) {
 	return dst.String(), ch
 }
 
-// A reset arrives as one, and so does a clean end, in both directions.
+// A reset is passed on as a reset, and a clean end as a clean end, in both directions.
 func TestSplice_ends(t *testing.T) {
 	t.Parallel()
 	setup := func(t *testing.T) (w *world, guest *gonet.TCPConn, ep tcpip.Endpoint, server *net.TCPConn) {
@@ -106,7 +106,7 @@ func TestSplice_ends(t *testing.T) {
 	})
 }
 
-// endpoint connects, and returns the endpoint behind the connection too.
+// endpoint connects, and also returns the endpoint of the connection.
 func (g guestStack) endpoint(t *testing.T, addr string) (tcpip.Endpoint, *gonet.TCPConn) {
 	t.Helper()
 	var wq waiter.Queue
@@ -251,8 +251,8 @@ func TestUDP_multicast(t *testing.T) {
 	}
 }
 
-// A guest that takes the port of a connection which the other side has ended
-// for the next one gets it at once.
+// A guest that uses the port of a connection ended by the other side for the next
+// connection gets it at once.
 func TestSplice_portAgain(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, allowAll())

@@ -9,8 +9,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A request that was decided about by an older policy, and comes to dial under
-// today's, gets no connection to a host that this one denies, nor to an address.
+// A request that an older policy decided, and that dials under today's policy, gets no
+// connection to a host or an address that today's policy denies.
 func TestSetPolicy_lateDials(t *testing.T) {
 	t.Parallel()
 	w := openWorld(t, custom("api.example.com", "misc.example.com"))

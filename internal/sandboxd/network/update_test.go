@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// isCut reports whether a connection has ended other than by its peer's word.
+// isCut reports whether a connection has ended without its peer's close.
 func isCut(conn net.Conn) error {
 	conn.SetReadDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, conn)

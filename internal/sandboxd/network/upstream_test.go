@@ -220,8 +220,8 @@ func TestUpstream_HTTP(t *testing.T) {
 	}
 }
 
-// Names that only the proxy knows have an address all the same, and the proxy
-// itself is not for guests.
+// Names that only the proxy can resolve have an address for guests, and guests cannot
+// reach the proxy itself.
 func TestUpstream_guestsView(t *testing.T) {
 	t.Parallel()
 	w, p := behind(t, allowAll(), false)
@@ -267,7 +267,7 @@ func TestUpstream_config(t *testing.T) {
 	}
 }
 
-// Requests that are read go through the proxy as well.
+// Requests that are read also go through the proxy.
 func TestUpstream_rules(t *testing.T) {
 	t.Parallel()
 	n := sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{{Name: "api.example.com", Rules: []sandbox.Rule{{SetHeaders: map[string]string{"X-Key": "value-of-key"}}}}}}

@@ -161,7 +161,8 @@ func response(conn io.Reader) (int, string, error) {
 	return status, string(body), nil
 }
 
-// https gets path from the name sni at addr, and returns which server it was.
+// https gets path from the name sni at addr, and returns the name of the server that
+// answered.
 func (w *world) https(t testing.TB, addr, sni string) (server string, err error) {
 	t.Helper()
 	c, err := w.tls(t, addr, sni)

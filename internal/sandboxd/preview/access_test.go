@@ -116,7 +116,7 @@ func TestLink(t *testing.T) {
 			t.Errorf("the cookie does not open the preview: %d", resp.StatusCode)
 		}
 	}
-	// A port that became public meanwhile: the token goes, nothing is set.
+	// If the port became public meanwhile, the token is removed and no cookie is set.
 	resp, _ := f.get(open, "/a?_cay_token=x&b=c")
 	if resp.StatusCode != 302 || resp.Header.Get("Location") != "http://"+host(open)+"/a?b=c" || resp.Header.Get("Set-Cookie") != "" {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
@@ -133,7 +133,8 @@ func raw(f *front, label, target string) *http.Request {
 	r := f.request("GET", label, "/", nil)
 	r.URL.Opaque = target
 	if strings.HasPrefix(target, "//") {
-		// The client takes this for a host: a target in absolute form says the same.
+		// The client would take this for a host; a target in absolute form has the same
+		// meaning.
 		r.URL.Opaque = "//" + host(label) + target
 	}
 	return r
@@ -356,7 +357,7 @@ func TestCrossOrigin(t *testing.T) {
 	}
 }
 
-// Row P7: no port can be asked for but by its label.
+// Row P7: a port can be requested by its label only.
 func TestUndeclaredPorts(t *testing.T) {
 	t.Parallel()
 	wo := newWorld(t, hello)
@@ -374,7 +375,7 @@ func TestUndeclaredPorts(t *testing.T) {
 	}
 }
 
-// Row P8: a guest's redirect is the visitor's to follow, not ours.
+// Row P8: the visitor follows a guest's redirect, not the proxy.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, http.RedirectHandler("http://169.254.169.254/latest", http.StatusTemporaryRedirect)), nil)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// BenchmarkProxy is the way of a request to a trivial server in this process
-// and back, by one visitor after another (p50-µs) and by many at once, directly
-// and through a Handler. The guest's network is not in it.
+// BenchmarkProxy measures requests to a trivial server in this process, by sequential
+// visitors (p50-µs) and by many concurrent ones, directly and through a Handler. It does
+// not include the guest's network.
 func BenchmarkProxy(b *testing.B) {
 	wo := newWorld(b, hello)
 	f := serve(b, wo, nil)

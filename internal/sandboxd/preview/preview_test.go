@@ -124,8 +124,8 @@ func (wo *world) CheckLink(_ context.Context, label, token string) (time.Time, e
 	return wo.expires, nil
 }
 
-// front is a server of previews, and a client that keeps neither cookies nor
-// follows redirects.
+// front is a server of previews, with a client that keeps no cookies and follows no
+// redirects.
 type front struct {
 	t       testing.TB
 	addr    string
@@ -270,7 +270,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A visitor of a sandbox that is starting waits for it.
+// A visitor waits for a sandbox that is starting.
 func TestStarting(t *testing.T) {
 	t.Parallel()
 	wo := newWorld(t, hello)
@@ -295,7 +295,7 @@ func TestSilent(t *testing.T) {
 	<-gone
 }
 
-// A server that does not speak HTTP, or breaks off.
+// A server that does not answer in HTTP, or breaks off.
 func TestGarbled(t *testing.T) {
 	t.Parallel()
 	for name, says := range map[string]string{

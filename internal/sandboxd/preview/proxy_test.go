@@ -57,7 +57,7 @@ func TestProxy_request(t *testing.T) {
 	})
 }
 
-// Range, HEAD and 304 are for the guest and the visitor to agree on.
+// The proxy leaves Range, HEAD and 304 to the guest and the visitor.
 func TestProxy_content(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 1<<20)
@@ -172,8 +172,8 @@ func TestProxy_duplex(t *testing.T) {
 	})
 }
 
-// A guest that answers before it has the whole upload is heard, and the rest
-// is not taken for another request.
+// The answer of a guest that answers before it has the whole upload arrives, and the rest
+// of the upload is not parsed as another request.
 func TestProxy_earlyAnswer(t *testing.T) {
 	t.Parallel()
 	refuse := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -199,8 +199,8 @@ func TestProxy_earlyAnswer(t *testing.T) {
 	})
 }
 
-// A guest that answers and returns before it has read the request, to a visitor that
-// sends nothing before it has the answer.
+// The guest answers before it has read the request, and the visitor sends the body only
+// after it has the answer.
 func TestProxy_answerBeforeBody(t *testing.T) {
 	t.Parallel()
 	early := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -366,7 +366,7 @@ func TestProxy_webSocket(t *testing.T) {
 	}
 }
 
-// Closing ends WebSockets, of which the server knows nothing, and waits for them.
+// Close ends WebSockets, which http.Server does not track, and waits for them.
 func TestProxy_webSocketStop(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, socket), nil)
@@ -381,7 +381,7 @@ func TestProxy_webSocketStop(t *testing.T) {
 	}
 }
 
-// Other protocols are not switched to: in h2c, requests would pass uncleaned.
+// Switching to other protocols is refused: in h2c, requests would pass uncleaned.
 func TestProxy_otherUpgrade(t *testing.T) {
 	t.Parallel()
 	f := serve(t, newWorld(t, mirror), nil)
@@ -451,8 +451,8 @@ func eventually(t *testing.T, ok func() bool) {
 	}
 }
 
-// Connections to a guest are kept for the next request, and dropped when its
-// server hangs up.
+// Connections to a guest are kept for the next request, and dropped when its server
+// closes them.
 func TestProxy_keepAlive(t *testing.T) {
 	t.Parallel()
 	wo := newWorld(t, hello)
@@ -506,8 +506,8 @@ func TestProxy_http10(t *testing.T) {
 	}
 }
 
-// A guest that switches protocols without being asked, or to another one, is
-// left at once: each visit would hold a connection otherwise.
+// The proxy closes the connection at once if a guest switches protocols without being
+// asked, or to another protocol: otherwise each visit would keep a connection.
 func TestProxy_upgradeNobodyAskedFor(t *testing.T) {
 	t.Parallel()
 	left := make(chan error, 2)

@@ -23,8 +23,8 @@ type clientCall struct {
 	give any   // result of the client's method; nil: none
 }
 
-// Every method's arguments reach the service as they were given, and its
-// answer comes back.
+// The arguments of every method reach the service unchanged, and its answer reaches the
+// caller.
 func TestClient_Calls(t *testing.T) {
 	t.Parallel()
 	idle, never, no := sandbox.Duration(0), sandbox.Duration(0), false
@@ -236,7 +236,7 @@ func collectAll[T any, S interface {
 	}
 }
 
-// checkWireError fails unless err is want as far as a user can tell.
+// checkWireError fails unless err equals want in all that a user can see.
 func checkWireError(t *testing.T, err error, want *cay.Error) {
 	t.Helper()
 	var got *cay.Error

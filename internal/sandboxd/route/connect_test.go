@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A program's HTTP client speaks to a server in a sandbox through a Handle.
+// A program's HTTP client connects to a server in a sandbox through a Handle.
 func TestHandle_DialContext(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)
@@ -60,7 +60,7 @@ func TestHandle_DialContext(t *testing.T) {
 	}
 }
 
-// The same works through TLS, whatever protocols a client likes better.
+// The same works through TLS, whichever protocols a client prefers.
 func TestClient_DialPortTLS(t *testing.T) {
 	t.Parallel()
 	mux := api.NewMux(wireTokens{})

@@ -30,7 +30,7 @@ func (callers) Authenticate(_ context.Context, secret string) (api.Principal, er
 	return api.Principal{}, cay.Errorf(cay.Unauthenticated, "the token is not valid")
 }
 
-// TestClient holds the client over HTTP to the behaviour of the engine.
+// TestClient runs the engine's tests with the client over HTTP.
 func TestClient(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
 		h, rt := sandboxtest.StartFake(t)

@@ -83,7 +83,7 @@ func TestHandle_RunIsKilledWithItsContext(t *testing.T) {
 	wantKilled(t, c, h, cmd, 9)
 }
 
-// wantKilled waits for the end of a command, which a signal must bring about.
+// wantKilled waits for the end of a command, which must be caused by a signal.
 func wantKilled(t *testing.T, c *sandbox.Client, h *sandbox.Handle, cmd *sandbox.Cmd, sig int) {
 	t.Helper()
 	got, err := c.Wait(t.Context(), h.Ref(), cmd.Command.ID)

@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Every code a service can return is the same error on the other side.
+// The client returns every error code that a service can return.
 func TestClient_ErrorCodes(t *testing.T) {
 	t.Parallel()
 	codes := []cay.Code{
@@ -37,7 +37,7 @@ func TestClient_ErrorCodes(t *testing.T) {
 			_, err = c.Exec(t.Context(), "s", sandbox.CommandParams{Argv: []string{"a"}})
 			checkWireError(t, err, want)
 
-			// And when it comes in the middle of a stream.
+			// The same in the middle of a stream.
 			rec.err = nil
 			events := someEvents()[:3]
 			rec.output = func(ctx context.Context) (sandbox.Output, error) {
@@ -247,7 +247,7 @@ func TestClient_ReadFileBeyondEnd(t *testing.T) {
 	}
 }
 
-// A file that breaks off is not taken for a short one.
+// A file that breaks off is not returned as a shorter file.
 func TestClient_ReadFileBreaksOff(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)

@@ -8,7 +8,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// A try of the model takes real machines: fewer than rapid's default of 100,
+	// Each try of the model takes real machines, so fewer than rapid's default of 100,
 	// unless the command line asks for more.
 	if err := flag.Set("rapid.checks", "20"); err != nil {
 		panic(err)

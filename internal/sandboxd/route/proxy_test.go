@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// breakingProxy passes connections on until it is told to break them.
+// breakingProxy forwards connections until it is told to break them.
 type breakingProxy struct {
 	addr   string
 	target string
@@ -83,7 +83,7 @@ func (p *breakingProxy) breakAll() {
 	clear(p.conns)
 }
 
-// breakNext resets the connection there is, or the next one.
+// breakNext resets the present connection, or the next one.
 func (p *breakingProxy) breakNext(ctx context.Context) {
 	for n := p.broken(); ; {
 		if p.breakAll(); p.broken() > n {

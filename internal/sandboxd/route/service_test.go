@@ -25,8 +25,8 @@ type wireCall struct {
 	Args   []any
 }
 
-// recorder is a Service that notes its calls and answers with fixed values, or
-// with err. The streams come from hooks, where a test sets them.
+// recorder is a Service that records its calls and answers with fixed values, or with
+// err. Tests can set hooks for the streams.
 type recorder struct {
 	mu    sync.Mutex // guards calls
 	calls []wireCall
@@ -516,8 +516,8 @@ func (zeroReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// fixedStream is a stream of fixed values, then end (io.EOF if nil), or, with a hang
-// set, nothing until it is closed or canceled.
+// fixedStream is a stream of fixed values, then end (io.EOF if nil). With hang set, it
+// blocks after the values until it is closed or canceled.
 type fixedStream[T any] struct {
 	ctx    context.Context
 	values []T

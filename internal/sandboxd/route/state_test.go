@@ -252,7 +252,7 @@ func TestRoutes_StateWithoutBody(t *testing.T) {
 	}
 }
 
-// Getting a sandbox with resume fails as resuming it does.
+// Getting a sandbox with resume fails with the error of resuming it.
 func TestRoutes_GetResumeFails(t *testing.T) {
 	t.Parallel()
 	_, rec, srv := dialRecorder(t)
@@ -284,8 +284,8 @@ func TestRoutes_PoolsTakeOperator(t *testing.T) {
 	}
 }
 
-// Content passes in pieces: the service sees the first before the client has
-// sent the last, and the other way around.
+// Content is streamed: the service sees the first bytes before the client has sent the
+// last, and vice versa.
 func TestClient_SnapshotsStream(t *testing.T) {
 	t.Parallel()
 	t.Run("import", func(t *testing.T) {

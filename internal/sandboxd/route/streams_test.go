@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A long wait begins to answer early, and its failure is still an error.
+// The answer of a long wait begins early, and its failure is still an error.
 func TestClient_WaitLong(t *testing.T) {
 	t.Parallel()
 	for _, want := range []*cay.Error{nil, cay.Errorf(cay.Stopped, "it stopped")} {
@@ -40,7 +40,7 @@ func TestClient_WaitLong(t *testing.T) {
 			_, err := c.Wait(t.Context(), "s", "c")
 			done <- err
 		}()
-		// The same by hand: the status is there before the answer.
+		// The same without the client: the status comes before the answer.
 		fmt.Fprintf(conn, "GET /v1/sandboxes/s/commands/c/wait HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer admin\r\n\r\n")
 		line := make([]byte, 15)
 		if _, err := io.ReadFull(conn, line); err != nil || string(line) != "HTTP/1.1 200 OK" {
@@ -54,7 +54,7 @@ func TestClient_WaitLong(t *testing.T) {
 	}
 }
 
-// A client that leaves ends the service's call, wherever it is.
+// A client that leaves ends the service's call, at any point.
 func TestRoutes_ClientLeaves(t *testing.T) {
 	t.Parallel()
 	c, rec, _ := dialRecorder(t)
@@ -139,7 +139,7 @@ func TestClient_OutputReattaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	// Until it knows the command, a stream that breaks cannot go on.
+	// A stream that breaks before the client knows the command cannot be resumed.
 	if e, err := out.Next(); err != nil || e.Command == nil {
 		t.Fatalf("%+v, %v", e, err)
 	}
@@ -306,7 +306,7 @@ func (o *steppedOutput) Next() (sandbox.Event, error) {
 
 func (o *steppedOutput) Close() error { return nil }
 
-// A client that reads nothing does not make the daemon keep more and more.
+// A client that reads nothing does not make the daemon's memory grow.
 func TestRoutes_SlowReaderIsBounded(t *testing.T) {
 	t.Parallel()
 	_, rec, srv := dialRecorder(t)
@@ -322,8 +322,8 @@ func TestRoutes_SlowReaderIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(conn, "GET /v1/sandboxes/s/commands/c/output?follow=true HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer admin\r\n\r\n")
-	// Production stalls when all buffers on the way are full: the next chunk
-	// is then asked for only after the connection has broken.
+	// The service stalls when all buffers on the way are full: the next chunk is then
+	// requested only after the connection has broken.
 	stalled := time.NewTimer(time.Second)
 	var total int64
 	for full := false; !full; {
@@ -340,7 +340,7 @@ func TestRoutes_SlowReaderIsBounded(t *testing.T) {
 	}
 }
 
-// flood is endless output that reports how much was taken.
+// flood is endless output that counts the bytes taken.
 type flood struct {
 	ctx      context.Context
 	at       int64

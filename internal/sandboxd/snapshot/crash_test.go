@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	leaktest.Main(m)
 }
 
-// work commits, imports, deletes and collects snapshots, and says each that is
-// there and each that is about to go.
+// work commits, imports, deletes and collects snapshots. It prints each snapshot that
+// exists and each that it is about to delete.
 func work(dir string) error {
 	ctx := context.Background()
 	blobs, err := blob.OpenDir(dir, blob.DirOptions{})

@@ -16,11 +16,11 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 )
 
-// A snapshot that the first version exported can be imported by every later
-// one, and its files can be read without the runtime that saved them. The
-// archive is never written again: a format that changes gets one more.
+// A snapshot that the first version exported can be imported by every later version, and
+// its files can be read without the runtime that saved them. The archive is never
+// replaced: when the format changes, another archive is added.
 //
-// In the sandbox had been run, as root in /vercel/sandbox:
+// These commands had been run in the sandbox, as root in /vercel/sandbox:
 //
 //	echo x > m; chown 1234:4321 m; chmod 6751 m; touch -d "2020-01-02 03:04:05" m
 //	ln m hard; ln -s "a b/ü" sym; mkfifo fifo; mknod null c 1 3
@@ -28,7 +28,7 @@ import (
 //	mkdir sub; chmod 1777 sub; : > sub/empty; truncate -s 5000 sub/zeros
 //	rm /etc/issue; rm -r /usr/share/doc; mkdir /usr/share/doc; echo new > /usr/share/doc/only; rmdir /opt
 //
-// m got the attributes user.text, trusted.x and an access list, which changed its
+// Also, m got the attributes user.text, trusted.x and an access list, which changed its
 // mode, "many" the numbers up to 2999, and two files odd names.
 func TestFixture(t *testing.T) {
 	t.Parallel()

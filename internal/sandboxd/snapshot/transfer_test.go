@@ -232,7 +232,7 @@ func TestImport_hostile(t *testing.T) {
 		t.Parallel()
 		s := newStore(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		// The first half, and then nothing until it is canceled.
+		// The first half of the archive; then the reader blocks until it is canceled.
 		r, w := io.Pipe()
 		go func() {
 			w.Write(good[:len(good)/2])

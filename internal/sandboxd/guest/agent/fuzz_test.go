@@ -83,7 +83,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// Whatever an archive says, nothing changes outside of the directory.
+// For any archive, nothing changes outside of the directory.
 func FuzzExtract(f *testing.F) {
 	seed := func(members ...tar.Header) {
 		var b bytes.Buffer

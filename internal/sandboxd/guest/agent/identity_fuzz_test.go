@@ -33,8 +33,8 @@ func FuzzReplaceLine(f *testing.F) {
 	})
 }
 
-// Whatever saved files hold, a machine starts from them, and when it starts once
-// more nothing changes that people edit.
+// A machine starts from any saved files, and at the next start the files that users edit
+// do not change.
 func FuzzBoot(f *testing.F) {
 	f.Add([]byte(`{"sandbox":"a","hostname":"one","machine_id":"","nameserver":"192.0.2.1"}`), []byte("127.0.1.1\tone\n"), []byte("one\n"))
 	f.Add([]byte(`{"hostname":"`+"\\n"+`"}`), []byte("\n"), []byte("two\x00"))

@@ -232,7 +232,7 @@ func TestIdentify_race(t *testing.T) {
 	}
 }
 
-// The answer is lost: the client finds out that the token is the new one.
+// If the answer is lost, the client finds out that the new token is valid.
 func TestIdentify_lost(t *testing.T) {
 	t.Parallel()
 	_, addr := serve(t, nil)

@@ -92,8 +92,9 @@ func wait(t *testing.T, c *guest.Client, p sandbox.CommandParams) *sandbox.Comma
 	return cmd
 }
 
-// timeOut runs a script that says something once it has set its traps, until its time
-// is up. A busy machine may need more time to come to that.
+// timeOut runs a script, which writes a line once it has set its traps, until its
+// timeout. It retries with a longer timeout, because a busy machine may be slow to start
+// the script.
 func timeOut(t *testing.T, c *guest.Client, script string, signal sandbox.Signal) *sandbox.Command {
 	t.Helper()
 	for timeout := time.Second; ; timeout *= 2 {

@@ -205,7 +205,7 @@ func TestSource_git(t *testing.T) {
 	})
 }
 
-// A password opens the one server, and is nowhere afterwards.
+// A password is sent to the source's server only, and is stored nowhere.
 func TestSource_password(t *testing.T) {
 	t.Parallel()
 	const password = "pass w0rd%'\"$&"
@@ -238,7 +238,8 @@ func TestSource_password(t *testing.T) {
 	if f := fill(t, src); cay.CodeOf(f.err) != cay.Invalid {
 		t.Errorf("none: %v", f.err)
 	}
-	// A server that sends git elsewhere does not get the password for there.
+	// If the server redirects git to another server, that server does not get the
+	// password.
 	src.Username, src.Password = "user", password
 	got := make(chan string, 100)
 	thief := web(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

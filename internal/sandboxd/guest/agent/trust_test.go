@@ -13,7 +13,8 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest/agent"
 )
 
-// cert is a PEM block that stands for a certificate: the agent reads no further.
+// cert returns a PEM block in place of a certificate: the agent does not parse the
+// content.
 func cert(name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(strings.Repeat(name+" ", 20))}))
 }

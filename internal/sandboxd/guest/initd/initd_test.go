@@ -23,8 +23,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// newRoot tells the test binary to be the init of a machine, with the host's
-// programs and a root directory of its own.
+// newRoot makes the test binary the init of a machine, with the host's programs and a
+// root directory of its own.
 const newRoot = "CAY_TEST_NEW_ROOT"
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func enter(root string) error {
 		if err := unix.Mount(dir, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", dir, err)
 		}
-		// These are the host's, and the init is root and writes files.
+		// The directories are the host's, and init writes files as root.
 		if err := unix.Mount("", to, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); info.IsDir() && err != nil {
 			return fmt.Errorf("make %s read-only: %w", dir, err)
 		}
@@ -346,10 +346,10 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// The agent answers its gateway only, even with the right token.
+// The agent answers only its gateway, even with the right token.
 func TestOtherPeer(t *testing.T) {
 	m := boot(t, nil)
-	// From an address that is not the gateway's, of the same machine.
+	// From another address of the same machine.
 	out := m.sh(t, sandbox.CommandParams{}, `command -v python3 >/dev/null || exit 0
 		python3 -c '
 import socket
@@ -365,7 +365,7 @@ except ConnectionError:
 	}
 }
 
-// Not only commands end, but all they have left behind.
+// Quiesce ends commands, and also the processes that they have left behind.
 func TestQuiesce(t *testing.T) {
 	m := boot(t, nil)
 	if out := m.sh(t, sandbox.CommandParams{}, `(trap "" TERM HUP; echo up; exec setsid sleep 1000) >/tmp/log 2>&1 &
@@ -430,7 +430,7 @@ func TestTerminate(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	// It says so where nothing gets lost when init ends: init's own output.
+	// The script writes to init's own output, which is kept when init ends.
 	script := "trap 'echo asked >/proc/1/fd/1; exit' TERM; touch /tmp/ready; while :; do sleep 0.1; done"
 	if _, err := m.Start(t.Context(), sandbox.CommandParams{Argv: []string{"sh", "-c", script}, User: "root"}); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func TestTraceNothing(t *testing.T) {
 	}
 }
 
-// A sentry with a pager's socket, told in the way gVisor has for that.
+// A sentry with a pager's socket gets gVisor's flags for such a socket.
 func TestPagedDisk(t *testing.T) {
 	t.Parallel()
 	const boot, confs = "boot", "--gofer-mount-confs=erofs:anon:size=1m,erofs:none"

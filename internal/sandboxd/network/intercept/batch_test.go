@@ -128,7 +128,8 @@ func TestBatch_Broken(t *testing.T) {
 	}
 }
 
-// An alert that TLS sends by itself, while a response is written, is in its place.
+// An alert that TLS sends by itself, while a response is written, keeps its place in the
+// order.
 func TestBatch_Concurrent(t *testing.T) {
 	t.Parallel()
 	conn, _, client := handshaken(t, nil)
@@ -153,7 +154,7 @@ func TestBatch_Concurrent(t *testing.T) {
 	if err := client.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	// A record out of its order has no valid code.
+	// A record out of order would fail authentication.
 	if _, err := io.CopyN(io.Discard, client, rounds*(2*5*recordSize+1)); err != nil {
 		t.Error(err)
 		_ = client.NetConn().Close() // no writer waits

@@ -40,8 +40,8 @@ func BenchmarkProxy_Stream(b *testing.B) {
 	}
 }
 
-// The time a request takes, on connections that are there, and on a new one of
-// the guest with a leaf that is kept.
+// BenchmarkProxy_Latency measures a request on existing connections, and on a new
+// connection of the guest with a cached leaf.
 func BenchmarkProxy_Latency(b *testing.B) {
 	w := newWorld(b, allow(host))
 	w.serve(host, 443, false, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -175,7 +175,7 @@ func TestOpenCA_Damaged(t *testing.T) {
 	}
 }
 
-// However many ask at once, a leaf is made once; and not too many are kept.
+// Concurrent callers share one leaf, and the number of cached leaves is bounded.
 func TestCA_LeafCache(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

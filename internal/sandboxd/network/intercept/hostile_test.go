@@ -191,8 +191,8 @@ func TestRules_HopByHop(t *testing.T) {
 	}
 }
 
-// A header that is set cannot be set a second time, in the spelling that servers
-// which hand headers on as variables take for the same.
+// A guest cannot add a header that a rule sets in the spelling with _, which servers that
+// pass headers on as variables treat as equal.
 func TestRules_SetHeadersUnderscore(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -270,8 +270,8 @@ func TestProxy_RequestsAtOnce(t *testing.T) {
 	}
 }
 
-// A secret does not come back in trailers of a response that says it has no
-// body, nor in the JSON of servers that escape slashes.
+// A secret does not appear in trailers of a response that announces no body, nor in the
+// JSON of servers that escape slashes.
 func TestRules_ScrubOddPlaces(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cret/value+of/length"

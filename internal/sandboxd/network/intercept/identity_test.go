@@ -14,8 +14,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// A forwarded request carries the token of its session, and nothing a guest can
-// say stands beside it.
+// A forwarded request carries the token of its session, and no similar header of the
+// guest.
 func TestForwardToken(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {

@@ -41,8 +41,8 @@ func eachProtocol(t *testing.T, test func(t *testing.T, guestH2, serverH2 bool))
 	}
 }
 
-// The server sees the guest's request and the guest the server's response, as if
-// there were nothing between them.
+// The server sees the guest's request and the guest the server's response, as without the
+// proxy.
 func TestProxy_Transparent(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -90,8 +90,8 @@ func TestProxy_Transparent(t *testing.T) {
 	})
 }
 
-// A server that answers and returns before it has read the request, of a guest that
-// sends the rest only when it has the answer.
+// The server answers before it has read the request, and the guest sends the rest only
+// after it has the answer.
 func TestProxy_AnswerBeforeBody(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -158,7 +158,7 @@ func TestProxy_ResponsesWithoutBody(t *testing.T) {
 	})
 }
 
-// A short body, whose length an HTTP/2 server knows, and trailers after it.
+// A short body, whose length an HTTP/2 server knows, and then trailers.
 func TestProxy_TrailersAfterKnownLength(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -265,7 +265,7 @@ func TestProxy_EventsArriveAtOnce(t *testing.T) {
 	}
 }
 
-// The server's first word about a request reaches the guest before its last.
+// Informational responses reach the guest before the final response.
 func TestProxy_InformationalResponses(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -433,7 +433,7 @@ func TestProxy_UpgradeToHTTP2(t *testing.T) {
 	}
 }
 
-// A guest that leaves ends the request at the server, and the other way round.
+// A guest that leaves ends the request at the server, and vice versa.
 func TestProxy_Aborts(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -503,8 +503,8 @@ func TestProxy_Aborts(t *testing.T) {
 	})
 }
 
-// When the link cuts a guest's connection, or the Proxy is closed, everything
-// that was there for it ends.
+// When the link cuts a guest's connection, or the Proxy is closed, everything that serves
+// the connection ends.
 func TestProxy_CutConnections(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"context", "proxy", "connection"} {
@@ -582,7 +582,7 @@ func TestProxy_Handshake(t *testing.T) {
 	})
 }
 
-// A connection whose every request is refused, because its address decided.
+// A connection on which every request is refused, because the address was decisive.
 func TestProxy_Refusal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host))
@@ -596,7 +596,7 @@ func TestProxy_Refusal(t *testing.T) {
 	}
 }
 
-// As many requests as a connection takes, all under way at the same time.
+// The largest number of concurrent requests on a connection.
 func TestProxy_ConcurrentStreams(t *testing.T) {
 	t.Parallel()
 	for _, serverH2 := range []bool{false, true} {

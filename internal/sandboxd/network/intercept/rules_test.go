@@ -66,7 +66,7 @@ func TestRules_SetHeaders(t *testing.T) {
 	})
 }
 
-// A guest cannot overrule a header by a trailer of the name.
+// A guest cannot override a header by a trailer of the same name.
 func TestRules_SetHeadersAndTrailers(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, guestH2, serverH2 bool) {
@@ -250,7 +250,7 @@ func TestRules_ScrubNeedsPlainText(t *testing.T) {
 	}
 }
 
-// Whatever a server makes of a secret, it is in no error, log or record.
+// A secret appears in no error, log or record, whatever a server does with it.
 func TestRules_NoSecretInErrors(t *testing.T) {
 	t.Parallel()
 	for _, port := range []uint16{80, 443} {
@@ -411,7 +411,7 @@ func TestRules_Deny(t *testing.T) {
 	}
 }
 
-// Each request meets the policy of its time, on connections that stay open.
+// Each request is decided by the policy of its time, on connections that stay open.
 func TestRules_PolicyChanges(t *testing.T) {
 	t.Parallel()
 	for _, h2 := range []bool{false, true} {
@@ -496,8 +496,8 @@ func TestRules_Hosts(t *testing.T) {
 	}
 }
 
-// A request that is refused in the middle of a connection takes nothing from
-// the one before.
+// A refused request in the middle of a connection does not affect the response to the
+// request before.
 func TestRules_SmugglingOnOneConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, allow(host))

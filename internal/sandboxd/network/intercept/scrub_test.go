@@ -52,7 +52,7 @@ func scrubNaively(secrets [][]byte, text []byte) string {
 	return out.String()
 }
 
-// However a stream is cut, the scrubbed one is the same.
+// The scrubbed stream does not depend on how the stream is cut into reads.
 func TestScrubber_AnyCut(t *testing.T) {
 	t.Parallel()
 	seedtest.Check(t, func(t *rapid.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Guests that keep a connection and send nothing lose it after a while.
+// A guest's connection without requests is closed after a while.
 func TestProxy_Timeouts(t *testing.T) {
 	t.Parallel()
 	pol, err := policy.Compile(sandbox.Network{Mode: sandbox.Custom, Allow: []sandbox.Domain{allow(host, sandbox.Rule{Respond: &sandbox.Response{Status: 204}})}})

@@ -56,10 +56,10 @@ func mustLeaf(t *testing.T, ca *CA) *tls.Certificate {
 	return c
 }
 
-// remoteAddr is a server that says which connection a request came by.
+// remoteAddr is a server that answers with the address of the request's connection.
 var remoteAddr = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { io.WriteString(rw, r.RemoteAddr) })
 
-// Connections are used again within a sandbox, never across, and not after a
+// Connections are reused within a sandbox, but not across sandboxes, and not after a
 // change of policy.
 func TestUpstream_Pool(t *testing.T) {
 	t.Parallel()

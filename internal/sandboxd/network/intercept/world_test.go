@@ -155,7 +155,7 @@ func (w *world) serveRaw(name string, port uint16, handle func(net.Conn)) {
 	w.route(name, port, ln.Addr().String())
 }
 
-// dial is Session.Dial: it knows the servers, and that some are private.
+// dial is Session.Dial: it connects to the test's servers, and refuses private ones.
 func (w *world) dial(ctx context.Context, name string, port uint16) (net.Conn, error) {
 	w.dials.Add(1)
 	w.mu.Lock()
@@ -258,7 +258,7 @@ func (w *world) guest(h2 bool) *http.Client {
 	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// raw sends text to a plain-HTTP session and returns all that is answered.
+// raw sends text to a plain-HTTP session and returns all bytes of the answer.
 func (w *world) raw(text string) string {
 	w.t.Helper()
 	c := w.connect(w.t.Context(), "", 80)

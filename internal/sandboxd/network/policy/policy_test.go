@@ -100,7 +100,7 @@ func TestPolicy_Address(t *testing.T) {
 	check(t, compile(t, sandbox.Network{Mode: sandbox.DenyAll}).Resolved(netip.MustParseAddr("192.0.2.1")), policy.Deny, "mode deny-all")
 }
 
-// check compares, and wants a reason for denials and only for them.
+// check compares a decision, and requires a reason for denials and only for denials.
 func check(t *testing.T, d policy.Decision, want policy.Verdict, rule string) {
 	t.Helper()
 	if d.Verdict != want || d.Rule != rule || (d.Reason != "") != (want == policy.Deny) {

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// slicings are ways in which the same bytes come in.
+// slicings returns readers that deliver the same bytes in different pieces.
 func slicings(sent []byte) map[string]io.Reader {
 	return map[string]io.Reader{
 		"whole":     bytes.NewReader(sent),
@@ -306,7 +306,7 @@ func TestFilterRequests_CutOff(t *testing.T) {
 	}
 }
 
-// A deadline that passes loses nothing, as net/http relies on.
+// An expired deadline loses no bytes, as net/http requires.
 func TestFilterRequests_Deadline(t *testing.T) {
 	t.Parallel()
 	sent := chunked("5\r\nhello\r\n0\r\nX: y\r\n\r\n") + get
@@ -340,7 +340,7 @@ func (h *hesitant) Read(p []byte) (int, error) {
 	return h.r.Read(p[:1])
 }
 
-// No Read spans two requests, whatever the client sends at once.
+// No Read spans two requests, even if the client sends several at once.
 func TestFilterRequests_OneAtATime(t *testing.T) {
 	t.Parallel()
 	requests := []string{get, chunked("5\r\nhello\r\n0\r\n\r\n"), "PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\nhello", get}
@@ -502,8 +502,8 @@ func dial(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// Under net/http's server and reverse proxy, which read ahead, an upgraded
-// connection carries whatever both ends say, also after earlier requests.
+// Under net/http's server and reverse proxy, which read ahead, an upgraded connection
+// carries all bytes of both ends, also after earlier requests.
 func TestFilterRequests_ReverseProxy(t *testing.T) {
 	t.Parallel()
 	address := startProxy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -586,8 +586,8 @@ func FuzzFilterRequests(f *testing.F) {
 		if !bytes.Equal(passed, sliced) {
 			t.Fatalf("whole: %q, byte by byte: %q", passed, sliced)
 		}
-		// Each request as the filter delimits it, parsed by net/http from all of
-		// them: where it sees the ends, we do.
+		// net/http parses each request of the passed bytes, and must find the same ends
+		// as the filter.
 		theirs := bufio.NewReader(bytes.NewReader(passed))
 		consumed := func() int { return len(passed) - theirs.Buffered() }
 		for _, ours := range split(passed) {
@@ -619,8 +619,8 @@ type request struct {
 	whole bool
 }
 
-// split finds the ends of requests by the filter alone: where the stream may
-// end without an error.
+// split finds the ends of requests by the filter alone: the offsets at which the stream
+// may end without an error.
 func split(passed []byte) (all []request) {
 	start := 0
 	for start < len(passed) {
@@ -642,7 +642,7 @@ func split(passed []byte) (all []request) {
 			}
 		}
 		if target := strings.Split(r.text, " "); r.host == "" && len(target) > 1 {
-			// Not url.Parse: "//b" is a path here, as servers have it, not a host.
+			// url.Parse would take "//b" for a host; for servers it is a path.
 			if u, err := url.ParseRequestURI(target[1]); err == nil {
 				r.host = u.Host
 			}

@@ -414,7 +414,7 @@ func TestWriteLayer_contents(t *testing.T) {
 	})
 }
 
-// Holes between very many pieces are filled rather than counted.
+// Many small holes are filled with zeros, so that the number of chunks is bounded.
 func TestChunks_bounded(t *testing.T) {
 	t.Parallel()
 	var pieces []piece
@@ -434,7 +434,7 @@ func TestChunks_bounded(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, there is a layer that can be read, or an error with a code.
+// For any bytes, there is a readable layer, or an error with a code.
 func FuzzDisk(f *testing.F) {
 	var s saved
 	s.add("/", []memRange{{0, 1, []byte("hello")}, {1, 1, nil}, {7, 2, []byte("far")}}, archiveOf(f,

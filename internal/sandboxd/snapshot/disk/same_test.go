@@ -141,7 +141,7 @@ func TestSame_otherMounts(t *testing.T) {
 	}
 }
 
-// A disk that is damaged is no disk like any other, itself included.
+// A damaged disk equals no disk, not even itself.
 func TestSame_damaged(t *testing.T) {
 	t.Parallel()
 	d := sample(t, func(m map[string]*member) map[string]*member {

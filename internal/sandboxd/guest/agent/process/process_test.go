@@ -55,7 +55,7 @@ func TestStart_session(t *testing.T) {
 	}
 }
 
-// set is a set of signals of a process's status.
+// set returns a set of signals from a process's status.
 func set(status, name string) string {
 	_, rest, _ := strings.Cut(status, "\n"+name+":\t")
 	set, _, _ := strings.Cut(rest, "\n")

@@ -34,7 +34,7 @@ func options(t *testing.T) config.Options {
 	return config.Options{Platform: systrap.PrecompiledSeccompInfo()[0]}
 }
 
-// The filter is the one that a sentry would compile for itself.
+// The compiled filter equals the filter that a sentry would compile for itself.
 func TestUse(t *testing.T) {
 	opt := options(t)
 	if *update {
@@ -97,7 +97,7 @@ func write(t *testing.T, key string) {
 		t.Fatalf("gVisor does not compile a filter for %s", key)
 	}
 	p := programs[i]
-	// The platform's rules have this process's id as a constant.
+	// The platform's rules contain this process's id as a constant.
 	if own := offsets(p.Bytecode32, uint32(os.Getpid())); len(own) == 1 {
 		p.VarOffsets["self_pid_low32bits"], p.Bytecode32[own[0]] = own, 0
 	} else {
