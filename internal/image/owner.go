@@ -197,7 +197,7 @@ func (s *Store) records() ([]record, error) {
 }
 
 // Used returns the bytes of disk that the owner's images take: images that the owner has
-// a name for and the installation does not, and images that the owner fetched and that
+// a name for and the installation does not, and images that the owner added and that
 // have no name any more, until they are removed.
 func (s *Store) Used() (int64, error) {
 	images, err := s.charged()

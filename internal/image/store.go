@@ -142,7 +142,7 @@ type record struct {
 	Source    string              `json:"source"`
 	Arch      string              `json:"arch"`
 	Origin    string              `json:"origin,omitempty"` // a manifest's digest, or a recipe's fingerprint
-	Owner     string              `json:"owner,omitempty"`  // the owner that brought it first; see Owner.ID
+	Owner     string              `json:"owner,omitempty"`  // the owner that added it first; see Owner.ID
 	CreatedAt time.Time           `json:"created_at"`
 	Config    sandbox.ImageConfig `json:"config"`
 }

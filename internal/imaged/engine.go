@@ -47,10 +47,10 @@ type SnapshotFiles struct {
 // Engine decides which callers may see and change the images of a store.
 type Engine struct {
 	cfg   Config
-	turns *limit.Limit // teams that bring an image
+	turns *limit.Limit // teams that add an image
 }
 
-// maxWaiting is how many fetches of images may wait for their turn.
+// maxWaiting is how many calls that add images may wait for their turn.
 const maxWaiting = 256
 
 // NewEngine returns an engine.
@@ -75,7 +75,7 @@ func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
 	return e.cfg.Store.For(image.Owner{ID: p.TeamID}), nil
 }
 
-// mayWrite returns permission_denied unless the caller may fetch images, and remove its
+// mayWrite returns permission_denied unless the caller may add images, and remove its
 // team's images.
 func mayWrite(ctx context.Context) error {
 	p, err := principal(ctx)
@@ -86,7 +86,7 @@ func mayWrite(ctx context.Context) error {
 	return err
 }
 
-// bring returns the store for an image that the caller fetches, valid until done is
+// bring returns the store for an image that the caller adds, valid until done is
 // called.
 func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err error) {
 	if err := mayWrite(ctx); err != nil {
@@ -99,8 +99,8 @@ func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err er
 	return e.bringFor(ctx, p.TeamID)
 }
 
-// bringFor is bring for a team's image. It waits until the team fetches no other image:
-// two concurrent fetches would each use all that is left of the quota.
+// bringFor is bring for a team's image. It waits until the team adds no other image:
+// two concurrent calls would each use all that is left of the quota.
 func (e *Engine) bringFor(ctx context.Context, teamID string) (s *image.Store, done func(), err error) {
 	switch err := e.turns.Enter(ctx, teamID); {
 	case err == limit.ErrFull:
@@ -116,7 +116,7 @@ func (e *Engine) bringFor(ctx context.Context, teamID string) (s *image.Store, d
 	return s, func() { e.turns.Leave(teamID) }, nil
 }
 
-// bounded is the store as a team brings images into it.
+// bounded returns the store for images that a team adds.
 func (e *Engine) bounded(ctx context.Context, teamID string) (*image.Store, error) {
 	if teamID == "" { // which is the installation
 		return nil, errors.New("a token without a team brings an image")

@@ -233,7 +233,7 @@ func TestEngine_OddTeams(t *testing.T) {
 	}
 }
 
-// A project's token can fetch images only if it has the right to.
+// A project's token can add images only if it has the right to.
 func TestEngine_Rights(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)
@@ -259,7 +259,7 @@ func TestEngine_Rights(t *testing.T) {
 
 func errOf[T any](_ T, err error) error { return err }
 
-// The images that a team fetches count against its quota, once, until they are removed.
+// The images that a team adds count against its quota, once, until they are removed.
 func TestEngine_Quota(t *testing.T) {
 	t.Parallel()
 	w := open(t, nil)
@@ -510,7 +510,7 @@ func (r watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A team fetches one image at a time, because each fetch may use all that is left of the
+// A team adds one image at a time, because each call may use all that is left of the
 // team's quota.
 func TestEngine_Turns(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ type flow struct {
 	begun  time.Time
 	ctx    context.Context // ends with the flow, with the flow's end as cause
 	cancel context.CancelCauseFunc
-	guest  *guestConn // of TCP; set before anything is sent to the guest
+	guest  *guestConn // of TCP; set before anything is sent to the guest, by the goroutine that calls leave
 	floor  int64      // bytes counted for the flow, without the growth of its windows
 
 	ingress, egress atomic.Int64 // payload bytes
