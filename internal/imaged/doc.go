@@ -6,7 +6,7 @@
 // for an image takes precedence over the installation's name. Content is stored once,
 // however many teams have it.
 //
-// Adding images (by a pull, an import or from a snapshot) requires a right ([account.ImagesWrite]), because pulls make the daemon
-// send requests and fill its disk. Package image stores the files, and knows owners but
-// no rights.
+// Adding images (by a pull, an import or from a snapshot) requires a right
+// ([account.ImagesWrite]), because pulls make the daemon send requests and fill its disk.
+// Package image stores the files, and knows owners but no rights.
 package imaged
