@@ -5,9 +5,9 @@
 // The sandbox of a container keeps the whole state of the container: tags find
 // it, annotations hold the request it was made with, the command that runs, and
 // how that ended. A Server therefore goes on after a restart where the one
-// before it stopped. Memory holds only what belongs to open connections: who
-// waits, exec instances, listeners of published ports, sidecars of workerd.
+// before it stopped. Memory holds only what belongs to open connections: waiting
+// clients, exec instances, listeners of published ports, sidecars of workerd.
 //
-// The socket speaks for one token and its project. What would lower the
-// isolation of a sandbox is refused; see policy.go, which lists every field.
+// The socket speaks for one token and its project. Fields that would
+// lower the isolation of a sandbox are refused; policy.go lists every field.
 package docker

@@ -39,6 +39,13 @@ func TestLife(t *testing.T) {
 	b.do("GET", "/containers/nobody/json", nil).want(404)
 	b.do("POST", "/containers/"+id+"/kill", nil).want(409)
 
+	// A command that cannot start is refused at once, with the reason.
+	none := b.do("POST", "/containers/create", m{"Image": "debian", "Cmd": []string{"no-such-program"}}).want(201).at("Id")
+	if a := b.do("POST", "/containers/"+none+"/start", nil).want(400); !strings.Contains(a.at("message"), "no-such-program") {
+		t.Errorf("the reason is %s", a.body)
+	}
+	b.do("DELETE", "/containers/"+none+"?force=1", nil).want(204)
+
 	for ref, status := range map[string]int{long: 200, id: 200, id[:12]: 200, "/" + long: 200, long[:20]: 404} {
 		b.do("GET", "/v1.47/containers/"+url.PathEscape(ref)+"/json", nil).want(status)
 	}

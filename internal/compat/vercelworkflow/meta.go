@@ -11,8 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/workflowd"
 )
 
-// meta is the fields of a frame that is posted: those of the event, and what the client
-// wants to know in the answer.
+// meta holds the fields of a posted frame: the event's, and the parts that the client
+// wants in the answer.
 type meta struct {
 	EventType     string    `cbor:"eventType"`
 	SpecVersion   int       `cbor:"specVersion"`
@@ -133,8 +133,8 @@ var types = map[string]history.Type{
 	"wait_created": history.WaitCreated, "wait_completed": history.WaitCompleted,
 }
 
-// entryOf is what a frame asks to append: one event, or two for a step that is created
-// and started at once. Errors: invalid.
+// entryOf returns the events that a frame appends: two for a step that is created and
+// started at once, else a single event. Errors: invalid.
 func entryOf(m *meta, body []byte) (workflowd.Entry, error) {
 	typ, ok := types[m.EventType]
 	if !ok || typ == history.RunCreated {

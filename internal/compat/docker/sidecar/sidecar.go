@@ -1,14 +1,14 @@
-// Package sidecar is the proxy that workerd starts beside each of its containers,
-// as a part of this process: it connects workerd to ports of the container. It
-// knows no container: whoever serves a Proxy gives it a function that dials.
+// Package sidecar is the proxy that workerd starts beside each of its containers, as a
+// part of this process. A Proxy connects workerd to ports of the container, by a function
+// that its owner gives it; the package knows no container.
 //
 //	PUT /egress  says which of the container's connections workerd wants to answer
 //	GET /ca      is the certificate of the authority for TLS that is opened for workerd
 //	CONNECT      with X-Dst-Addr becomes a connection to a port of the container
 //
 // Connections of the container do not go through a Proxy: the daemon's own policy
-// decides about them, and the daemon dials. Those with names that workerd wants to
-// answer are offered to Outbound, which asks workerd about each.
+// decides about them, and the daemon dials. Connections with names that workerd wants
+// to answer are offered to Outbound, which asks workerd about each.
 package sidecar
 
 import (
