@@ -145,14 +145,15 @@ type execution struct {
 
 	carried map[string]*carriedHook // hooks inherited from the continued run, by token
 
-	shown    int64 // slot of the last event that the code saw before it returned
-	missed   int64 // slot of a value that the code did not see: see replay; 0 if there is none
-	returned bool  // the function has returned out and err
-	out      any
-	err      error
-	given    bool   // effects.done was returned
-	ended    *Event // the last event of the log, if it is terminal
-	diverged *DivergenceError
+	returnedAt int64 // slot of the event after which the function returned; 0 before
+	shown      int64 // slot of the last event that the code saw before it returned
+	missed     int64 // slot of a value that the code did not see: see replay; 0 if there is none
+	returned   bool  // the function has returned out and err
+	out        any
+	err        error
+	given      bool   // effects.done was returned
+	ended      *Event // the last event of the log, if it is terminal
+	diverged   *DivergenceError
 }
 
 func newExecution(c executionConfig) *execution {

@@ -18,20 +18,61 @@ import (
 // depend on when, or how often, the engine refused an end.
 
 // earlyValue is a hook_received at a slot, which the code is shown together with an
-// earlier event.
+// earlier event. Lists of them are in the order of both.
 type earlyValue struct{ with, slot int64 }
 
 // replay runs new code with a log, from its first event on.
 func replay(c executionConfig, events []Event) (*execution, effects) {
-	for {
-		x := newExecution(c)
-		eff := x.feed(events)
-		if x.missed == 0 {
-			return x, eff
+	x, eff := replayOnce(c, events)
+	for x.missed != 0 {
+		if y, eff := x.showAll(c, events); y != nil {
+			x.close()
+			return y, eff
 		}
 		c.early = append(c.early, earlyValue{with: x.slot, slot: x.missed})
 		x.close()
+		x, eff = replayOnce(c, events)
 	}
+	return x, eff
+}
+
+func replayOnce(c executionConfig, events []Event) (*execution, effects) {
+	x := newExecution(c)
+	return x, x.feed(events)
+}
+
+// showAll replays the log once more and shows the code all values that x missed, at
+// once. It returns nil if the code looked at any of them: code that looks may go on after
+// the first value, and then sees the others at their places. For code that does not look,
+// the result is the result of a replay for each value, at the cost of a single replay.
+// Callers that send faster than a run can end would otherwise delay the end for long.
+func (x *execution) showAll(c executionConfig, events []Event) (*execution, effects) {
+	c.early = slices.Clone(c.early)
+	shown := len(c.early)
+	for i := range events {
+		if e := &events[i]; e.Type == history.HookReceived && e.Slot > x.shown {
+			c.early = append(c.early, earlyValue{with: x.slot, slot: e.Slot})
+		}
+	}
+	if len(c.early)-shown < 2 {
+		return nil, effects{}
+	}
+	y, eff := replayOnce(c, events)
+	if y.missed != 0 || y.diverged != nil || y.returnedAt != x.returnedAt || y.looks() != x.looks() {
+		y.close()
+		return nil, effects{}
+	}
+	return y, eff
+}
+
+// looks counts how often the code looked at a hook that had a value.
+func (x *execution) looks() (n int) {
+	for _, o := range x.ops {
+		if o.hook != nil {
+			n += o.hook.looks
+		}
+	}
+	return n
 }
 
 // isEarly reports whether the code was shown an event early.
@@ -48,14 +89,16 @@ func (x *execution) isEarly(e *Event) bool {
 
 // showEarly shows the code the values that come together with an event.
 func (x *execution) showEarly(with *Event, log []Event) {
-	for _, v := range x.early {
-		if v.with == with.Slot {
-			e := &log[v.slot-log[0].Slot]
-			if o := x.ops[e.ID]; o != nil {
-				o.apply(x, e)
-			} else {
-				x.carry(e)
-			}
+	first, _ := slices.BinarySearchFunc(x.early, with.Slot, func(v earlyValue, slot int64) int { return cmp.Compare(v.with, slot) })
+	for _, v := range x.early[first:] {
+		if v.with != with.Slot {
+			break
+		}
+		e := &log[v.slot-log[0].Slot]
+		if o := x.ops[e.ID]; o != nil {
+			o.apply(x, e)
+		} else {
+			x.carry(e)
 		}
 	}
 }
@@ -67,9 +110,9 @@ func (x *execution) misses(events []Event) bool {
 	if !x.returned || x.shown != 0 {
 		return false
 	}
-	x.shown = x.slot
-	for _, v := range x.early {
-		x.shown = max(x.shown, v.slot)
+	x.returnedAt, x.shown = x.slot, x.slot
+	if n := len(x.early); n > 0 {
+		x.shown = max(x.shown, x.early[n-1].slot)
 	}
 	if x.fed || x.old {
 		return false // for new values the engine refuses the end

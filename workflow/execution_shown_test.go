@@ -63,6 +63,42 @@ func TestReplay_ShowsValues(t *testing.T) {
 	}
 }
 
+// Many values arrive after the code has returned. Code that does not look at its hook runs
+// three times at most, however many values there are, and the end says that it was shown
+// all. Code that looks at the hook gets each value at the same place as without showAll.
+func TestReplay_ManyValues(t *testing.T) {
+	const values = 3000
+	ran := 0
+	blind := Define("blind", func(ctx Context, _ int) (string, error) {
+		ran++
+		_, err := NewHook[int](ctx, "t")
+		return "done", err
+	})
+	e := newEngine(t, blind, 0)
+	e.turn(2)
+	for i := range values {
+		e.resume("hook_hook.1", i)
+	}
+	ran = 0
+	x, eff := replay(e.config(), e.log)
+	x.close()
+	if ran > 3 || eff.done == nil || int(eff.done.Attempt) != len(e.log) {
+		t.Errorf("the code ran %d times, and the run ends with %+v after %d events", ran, eff.done, len(e.log))
+	}
+
+	e = newEngine(t, takeAll, 0)
+	e.turn(2)
+	e.turn(1)
+	for i := range 5 {
+		e.resume("hook_hook.1", i)
+	}
+	x, eff = replay(e.config(), e.log)
+	defer x.close()
+	if eff.done != nil || len(eff.appends) != 0 || len(eff.steps) != 1 || len(x.early) != 1 {
+		t.Errorf("code that takes all values was shown %v early, and wants %+v", x.early, eff)
+	}
+}
+
 // Logs of releases that let a run end without showing all values replay with the same
 // result.
 func TestReplay_OldEnd(t *testing.T) {

@@ -120,10 +120,18 @@ type hookState struct {
 	created  bool
 	inbox    []received // values that were sent and not received yet
 	chosen   bool       // the code chose the token
+	looks    int        // how often the code looked at the hook while it had a value
 	waiters  waitList
 	unwanted bool // the code has disposed of the hook
 	leaving  bool // effects returned hook_disposed
 	gone     bool // the log has hook_disposed
+}
+
+// look counts a look of the code at the hook; see showAll.
+func (h *hookState) look() {
+	if len(h.inbox) > 0 {
+		h.looks++
+	}
 }
 
 // received is a value that was sent to a hook.
@@ -261,6 +269,7 @@ func (h *HookHandle[T]) Dispose(ctx Context) {
 
 func (h *HookHandle[T]) ready() bool {
 	s := h.op.hook
+	s.look()
 	return len(s.inbox) > 0 || s.unwanted || s.gone
 }
 
@@ -284,5 +293,6 @@ func (h *HookHandle[T]) once() bool         { return false }
 
 func (h *HookHandle[T]) over() bool {
 	s := h.op.hook
+	s.look()
 	return len(s.inbox) == 0 && (s.unwanted || s.gone)
 }
