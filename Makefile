@@ -213,6 +213,11 @@ leaks: deps inside images
 faults: test-deps
 	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/workflowd/faults
 
+## faults-workflow-js: an app of the Workflow SDK and the daemon, killed ROUNDS times at
+## random points under runs of the app, with both lines of the SDK
+faults-workflow-js: deps conformance-workflow-deps inside
+	CAY_SEED=$(SEED) CAY_ROUNDS=$(ROUNDS) CAY_CONFORMANCE=workflow $(GO) test -count=1 -timeout 180m -v -run 'TestKilled_Random' ./conformance/workflow
+
 # Packages that start no sandbox: the race detector needs cgo. Nor the faults of
 # workflows: what they kill is other processes, each with little time.
 RACE_ALL = $(call tests_of,-v) | grep -vE '/(internal/workflowd/faults|conformance.*|examples.*)$$'

@@ -183,6 +183,13 @@ func (o *vercelOptions) variables(ctx context.Context, a *app, argv []string) ([
 		{"SANDBOX_SKIP_VERSION_CHECK", "1"},
 	}
 	vars = append(vars, workflows...)
+	if len(workflows) > 0 {
+		vars = append(vars, // for the SDK's own command line: npx workflow inspect runs
+			variable{"WORKFLOW_VERCEL_AUTH_TOKEN", c.Secret},
+			variable{"WORKFLOW_VERCEL_TEAM", c.TeamID},
+			variable{"WORKFLOW_VERCEL_PROJECT", c.ProjectID},
+			variable{"WORKFLOW_VERCEL_PROJECT_NAME", c.ProjectID})
+	}
 	if o.noPreload {
 		return vars, nil
 	}

@@ -295,23 +295,28 @@ func sinceCreated(log []history.Event, id string) []history.Event {
 	return log
 }
 
-// waitObject is the wait with an id, nil if the log has no such wait.
-func waitObject(r view, log []history.Event, id string) object {
-	var w object
+// waitObjects are the waits of a log, in the order of their creation. With an id, only
+// that wait is returned.
+func waitObjects(r view, log []history.Event, id string) []object {
+	var waits []object
+	byID := make(map[string]object)
 	for i := range log {
 		switch ev := &log[i]; {
-		case ev.ID != id:
-			continue
+		case id != "" && ev.ID != id:
 		case ev.Type == history.WaitCreated:
-			w = object{
-				"runId": r.ID, "waitId": id, "status": "waiting", "resumeAt": at(ev.Until),
+			w := object{
+				"runId": r.ID, "waitId": ev.ID, "status": "waiting", "resumeAt": at(ev.Until),
 				"createdAt": at(ev.At), "updatedAt": at(ev.At), "specVersion": r.spec,
 			}
-		case ev.Type == history.WaitCompleted && w != nil:
-			w["status"], w["completedAt"], w["updatedAt"] = "completed", at(ev.At), at(ev.At)
+			byID[ev.ID] = w
+			waits = append(waits, w)
+		case ev.Type == history.WaitCompleted:
+			if w := byID[ev.ID]; w != nil {
+				w["status"], w["completedAt"], w["updatedAt"] = "completed", at(ev.At), at(ev.At)
+			}
 		}
 	}
-	return w
+	return waits
 }
 
 // hookObject is a live hook of a run.

@@ -153,8 +153,8 @@ func answer(rec *workflowd.Recorded, result int, ev *history.Event, m *meta) obj
 			Run: r.ID, ID: ev.ID, Project: r.Project, Token: ev.Token, Webhook: ev.Webhook, Metadata: ev.Payload, CreatedAt: ev.At,
 		}, whole)
 	case history.WaitCreated, history.WaitCompleted:
-		if wait := waitObject(r, sinceCreated(rec.Log, ev.ID), ev.ID); wait != nil {
-			o["wait"] = wait
+		if waits := waitObjects(r, sinceCreated(rec.Log, ev.ID), ev.ID); len(waits) > 0 {
+			o["wait"] = waits[0]
 		}
 	}
 	return o

@@ -23,7 +23,8 @@ const (
 // handler has a method for each route. Each decodes, calls, and encodes.
 type handler struct {
 	Config
-	room *semaphore.Weighted // of large bodies
+	room   *semaphore.Weighted // of large bodies
+	probes probes
 }
 
 // roomForBodies bounds the bodies of requests under way that are larger than one of a
@@ -35,7 +36,7 @@ const (
 
 // Routes registers the protocol on mux.
 func Routes(mux *api.Mux, cfg Config) {
-	h := &handler{cfg, semaphore.NewWeighted(roomForBodies)}
+	h := &handler{Config: cfg, room: semaphore.NewWeighted(roomForBodies)}
 	for _, base := range []string{serverBase, apiBase} {
 		h.routes(mux, base)
 	}
@@ -74,6 +75,16 @@ func (h *handler) routes(mux *api.Mux, base string) {
 	on("GET /v2/hooks", h.handleHooks)
 	on("GET /v2/hooks/by-token", h.handleHookByToken)
 	on("GET /v2/hooks/{hook}", h.handleHook)
+
+	on("GET /v2/analytics/runs", h.handleRunRows)
+	on("GET /v2/analytics/runs/{run}", h.handleRunRow)
+	for kind, rows := range rowsOfLog {
+		on("GET /v2/analytics/runs/{run}/"+kind, h.handleRows(rows))
+		on("GET /v2/analytics/runs/{run}/"+kind+"/{id}", h.handleRow(rows))
+	}
+	on("POST /v2/analytics/runs/{run}/events/get-many", h.handleEventRows)
+	on("GET /v2/analytics/hooks", h.handleRows(hookRows))
+	on("GET /v2/analytics/hooks/{id}", h.handleRow(hookRows))
 
 	on("PUT /v2/runs/{run}/stream/{stream}", h.handleWriteStream)
 	on("PUT /v2/stream/{stream}", h.handleWriteStream)

@@ -27,14 +27,19 @@ func page(data []object, cursor string) object {
 
 // handleRuns lists runs, the newest first unless asked otherwise.
 func (h *handler) handleRuns(w http.ResponseWriter, r *http.Request) error {
-	runs, err := h.runs(r)
+	q := queryOf(r)
+	query, err := q.runs()
 	if err != nil {
 		return err
 	}
-	q := queryOf(r)
+	return h.writeRuns(w, r, query, q.whole())
+}
+
+// runs returns the query for runs that the parameters of a list describe. Errors: invalid.
+func (q query) runs() (workflow.Query, error) {
 	limit, err := q.limit(100)
 	if err != nil {
-		return err
+		return workflow.Query{}, err
 	}
 	query := workflow.Query{
 		Workflow: q.Get("workflowName"), Limit: limit, Cursor: q.Get("cursor"), Ascending: q.Get("sortOrder") == "asc",
@@ -42,9 +47,18 @@ func (h *handler) handleRuns(w http.ResponseWriter, r *http.Request) error {
 	for _, s := range q.Values["status"] {
 		status := history.Status(s)
 		if !slices.Contains(history.Statuses, status) {
-			return cay.Errorf(cay.Invalid, "status is %.40q, and can be one of %v", s, history.Statuses)
+			return query, cay.Errorf(cay.Invalid, "status is %.40q, and can be one of %v", s, history.Statuses)
 		}
 		query.Statuses = append(query.Statuses, status)
+	}
+	return query, nil
+}
+
+// writeRuns answers with a page of runs, with their inputs and outputs if whole.
+func (h *handler) writeRuns(w http.ResponseWriter, r *http.Request, query workflow.Query, whole bool) error {
+	runs, err := h.runs(r)
+	if err != nil {
+		return err
 	}
 	found, err := runs.ListRuns(r.Context(), query)
 	if err != nil {
@@ -55,7 +69,7 @@ func (h *handler) handleRuns(w http.ResponseWriter, r *http.Request) error {
 		if found.Items[i].Kind != history.JavaScript {
 			continue // the SDK cannot read others
 		}
-		o, err := readRun(r.Context(), runs, &found.Items[i], q.whole())
+		o, err := readRun(r.Context(), runs, &found.Items[i], whole)
 		if err != nil {
 			return err
 		}

@@ -52,6 +52,12 @@ func (h *handler) streamOf(r *http.Request) (runs Runs, run, stream string, err 
 
 // handleWriteStream appends chunks to a stream, or closes it.
 func (h *handler) handleWriteStream(w http.ResponseWriter, r *http.Request) error {
+	if name, ok, err := h.probeOf(r); ok || err != nil {
+		if err != nil {
+			return err
+		}
+		return h.writeProbe(w, r, name)
+	}
 	runs, run, stream, err := h.streamOf(r)
 	if err != nil {
 		return err
@@ -94,6 +100,12 @@ const runGrace = 30 * time.Second
 // stream is closed. A connection that has to end before is broken: a reader that sees its
 // end would take the stream for closed.
 func (h *handler) handleReadStream(w http.ResponseWriter, r *http.Request) error {
+	if name, ok, err := h.probeOf(r); ok || err != nil {
+		if err != nil {
+			return err
+		}
+		return h.readProbe(w, r, name)
+	}
 	runs, run, stream, err := h.streamOf(r)
 	if err != nil {
 		return err

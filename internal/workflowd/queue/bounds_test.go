@@ -13,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
@@ -106,6 +107,53 @@ func TestQueue_MoreThanMemory(t *testing.T) {
 		}
 		f.nothing(24 * time.Hour)
 	}, func(c *queue.Config) { c.Loaded = 10; c.InFlight = 3 })
+}
+
+// A thousand runs sleep while the daemon restarts, or CAY_ROUNDS thousands. Each is woken once, when it is due, and
+// the memory holds few of them.
+func TestQueue_Sleepers(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		const publishers = 100
+		n := 1000 * seedtest.Rounds(f.T, 1)
+		begin := time.Now()
+		due := func(i int) time.Duration { return time.Hour + time.Duration(i%3600)*time.Second }
+		var all sync.WaitGroup
+		for p := range publishers {
+			all.Go(func() {
+				for i := p; i < n; i += publishers {
+					m := queue.Message{
+						Project: project, Deployment: "dpl_1", Topic: "__wkf_workflow_order",
+						Run: fmt.Sprint("wrun_", i), Due: begin.Add(due(i)).UnixMilli(),
+					}
+					if _, err := f.Publish(f.Context(), m); err != nil {
+						f.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		f.register("s1")
+		f.nothing(30 * time.Minute)
+		f.reopen()
+		f.register("s1")
+		woken := map[string]bool{}
+		for range n {
+			d := f.delivered()
+			var i int
+			if _, err := fmt.Sscanf(d.Run, "wrun_%d", &i); err != nil {
+				f.Fatal(err)
+			}
+			if late := time.Since(begin) - due(i); late < 0 || late > time.Second || woken[d.Run] || d.Attempt != 1 {
+				f.Fatalf("%s is %s late, attempt %d", d.Run, late, d.Attempt)
+			}
+			woken[d.Run] = true
+			f.acknowledge(d)
+		}
+		f.nothing(24 * time.Hour)
+		if pushes := f.app.pushes(); pushes != n {
+			f.Errorf("%d pushes for %d sleepers", pushes, n)
+		}
+	}, func(c *queue.Config) { c.Loaded = 100 })
 }
 
 // No delivery begins while the bodies of running deliveries are too large.

@@ -1,0 +1,199 @@
+package workflow
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/seedtest"
+)
+
+// started is how many runs TestKilled_Random starts in each round.
+const started = 5
+
+// TestKilled_Random kills the app, the daemon or both at random points, round by round, while runs
+// draw numbers in steps, sleep, wait for a hook, start other runs and write streams. All runs
+// complete; their results and streams have what their steps recorded; and a log that was read once
+// is only ever appended to.
+func TestKilled_Random(t *testing.T) {
+	need(t, lines...)
+	for _, line := range lines {
+		t.Run(line, func(t *testing.T) {
+			random, rounds := seedtest.Rand(t), seedtest.Rounds(t, 4)
+			d := startDaemon(t)
+			c := &chaos{app: buildApp(t, line, d.URL, d.Token), daemon: d, logs: map[string][]string{}}
+			c.app.start(t)
+			for i := range rounds {
+				c.round(t, random, i)
+			}
+			for len(c.waiting) > 0 {
+				c.resume(t)
+			}
+			for _, run := range c.runs {
+				c.check(t, run)
+			}
+			for _, status := range []string{"pending", "running"} {
+				if open := c.list(t, status); len(open) > 0 {
+					t.Errorf("%d runs are %s for ever: %.200q", len(open), status, open)
+				}
+			}
+			t.Logf("%d rounds, %d runs", rounds, len(c.runs))
+		})
+	}
+}
+
+// chaos is an app and a daemon that are killed, and the runs that should not notice.
+type chaos struct {
+	app     *app
+	daemon  *daemon
+	runs    []mixedRun
+	waiting []mixedRun          // for their hook
+	logs    map[string][]string // events of runs, as they were read
+}
+
+// mixedRun is a run of the workflow mixed.
+type mixedRun struct {
+	id, token string
+	n         int
+}
+
+// round starts runs, kills somebody at a random moment, and lets the hooks of runs have their values
+// when everybody is back.
+func (c *chaos) round(t *testing.T, random *rand.Rand, i int) {
+	for j := range started {
+		n := i*started + j
+		token := fmt.Sprintf("token-%d", n)
+		run := mixedRun{c.app.run(t, "mixed", n, token), token, n}
+		c.runs, c.waiting = append(c.runs, run), append(c.waiting, run)
+	}
+	<-time.After(time.Duration(random.IntN(1500)) * time.Millisecond)
+	switch random.IntN(3) {
+	case 0:
+		c.app.kill()
+	case 1:
+		c.daemon.kill()
+		c.daemon.start(t)
+	case 2:
+		c.app.kill()
+		c.daemon.kill()
+		c.daemon.start(t)
+	}
+	if c.app.cmd == nil {
+		c.app.start(t)
+	}
+	for _, run := range c.runs[max(0, len(c.runs)-3*started):] {
+		c.readLog(t, run.id)
+	}
+	c.resume(t)
+}
+
+// resume sends values to the hooks that exist by now. The others stay waiting.
+func (c *chaos) resume(t *testing.T) {
+	t.Helper()
+	c.waiting = slices.DeleteFunc(c.waiting, func(run mixedRun) bool {
+		waits := func(event string) bool { return strings.Contains(event, `"type":"hook_created"`) }
+		if !slices.ContainsFunc(c.readLog(t, run.id), waits) {
+			return false
+		}
+		var resumed struct{ RunID string }
+		c.app.call(t, http.MethodPost, "/hooks/"+run.token, map[string]int{"value": run.n}, &resumed)
+		if resumed.RunID != run.id {
+			t.Errorf("the hook of %s resumes %s", run.id, resumed.RunID)
+		}
+		return true
+	})
+}
+
+// check waits for the end of a run, and compares what it returned with what its log and its
+// stream have.
+func (c *chaos) check(t *testing.T, run mixedRun) {
+	t.Helper()
+	var result struct {
+		Result struct {
+			First float64
+			Pair  []float64
+			Value int
+			Twice int
+		}
+	}
+	text := c.app.result(t, run.id)
+	if err := json.Unmarshal([]byte(text), &result); err != nil {
+		t.Fatal(err)
+	}
+	r := result.Result
+	if r.First == 0 || len(r.Pair) != 2 || r.Value != run.n || r.Twice != 2*run.n {
+		t.Errorf("run %s of %d returns %s", run.id, run.n, text)
+	}
+	values := strings.Fields(all(t, c.app.stream(t, run.id, 0)))
+	values = slices.Compact(values) // a step whose end was lost writes again
+	if want := []string{number(t, r.First), fmt.Sprint(r.Twice)}; !slices.Equal(values, want) {
+		t.Errorf("run %s writes %v, want %v", run.id, values, want)
+	}
+	c.readLog(t, run.id)
+}
+
+func number(t *testing.T, v float64) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// readLog reads the log of a run, which begins with all that was read of it before.
+func (c *chaos) readLog(t *testing.T, run string) []string {
+	t.Helper()
+	text := c.get(t, "/v1/workflows/runs/"+run+"/events")
+	var log []string
+	for line := range strings.Lines(text) {
+		log = append(log, strings.TrimSpace(line))
+	}
+	before := c.logs[run]
+	if len(log) < len(before) || !slices.Equal(log[:len(before)], before) {
+		t.Errorf("the log of run %s was\n%s\nand is\n%s", run, strings.Join(before, "\n"), text)
+	}
+	c.logs[run] = log
+	return log
+}
+
+// list returns the ids of runs that have a status.
+func (c *chaos) list(t *testing.T, status string) []string {
+	t.Helper()
+	var page struct{ Items []struct{ ID string } }
+	if err := json.NewDecoder(strings.NewReader(c.get(t, "/v1/workflows/runs?limit=1000&status="+status))).Decode(&page); err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, run := range page.Items {
+		ids = append(ids, run.ID)
+	}
+	return ids
+}
+
+// get asks the daemon.
+func (c *chaos) get(t *testing.T, path string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.daemon.URL+path, bytes.NewReader(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+c.daemon.Token)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("GET %s: %s %s %v", path, response.Status, text, err)
+	}
+	return string(text)
+}
