@@ -7,10 +7,38 @@
 //	app/               an app of our own, with one workflow for each thing that the SDK can do
 //	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
 //	killed_test.go     the same when the app or the daemon is killed
+//	random_test.go     the app, the daemon and both, killed at random points under many runs
+//	cli_test.go        the SDK's own command line
 //	example_test.go    examples/workflow-js, and how its runs, sandboxes and calls of models are linked
 //	agent/             WorkflowAgent of AI SDK 7, with a page
 //	chat_test.go       pages of both lines in a browser that reloads them
 //	testing/           the SDK's own suite for Worlds
 //
 // Each test has its own daemon, with the deployments and runs of its apps.
+//
+// Users of other Worlds have reported faults in public. Each has a test here, or cannot happen:
+//
+//	three lost workers fail a step for ever    queue.TestQueue_Again: a message whose delivery is
+//	                                           lost is delivered again, without a limit
+//	runs go on only when a process boots       TestKilled, TestDaemonKilled: the daemon has the queue
+//	                                           and the timers, and needs no request
+//	entity and event are written apart         queuetest "OneBatch", queue.TestCrash: the log, its run
+//	                                           and its messages are one commit
+//	two workers record a step twice            workflowd.TestExternal_concurrently
+//	a hook during a step runs it twice         TestDaemonKilled counts runs of a step's body;
+//	                                           vercelworkflow.TestPost: a step keeps the message
+//	                                           that owns it
+//	deliveries of a run wait for each other    queue.TestQueue_FairToRuns
+//	readers of streams stall, or read all      vercelworkflow.TestStreams: readers take chunks by index
+//	the whole queue is in memory               queue.TestQueue_MoreThanMemory, TestQueue_Sleepers
+//	a run goes on in another build             queue.TestQueue_TwoBuilds
+//	hooks fail when their build is gone        vercelworkflow.TestAnalytics: a hook takes a value while
+//	                                           no app is registered
+//	a sweep kills runs that wait for a hook    leases are of deliveries, and no sweep ends runs
+//	jobs are consumed before the app listens   queue.TestQueue_Unregistered, TestQueue_Held: the
+//	                                           daemon holds them, and says why
+//	a new version of the protocol hangs runs   vercelworkflow.TestPost: each run has its own version
+//	no retention                               workflowd.TestExternal_retention
+//	no limits by workflow                      open: limits are for workflows in Go so far
+//	@vercel/sandbox breaks "next build"        TestExample builds with both
 package workflow

@@ -161,6 +161,33 @@ func TestQueue_Others(t *testing.T) {
 	})
 }
 
+// Two builds work at once, the daemon restarts, and one of them has a new process. Each gets
+// the messages of its own runs only.
+func TestQueue_TwoBuilds(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		const each = 50
+		builds := []string{"dpl_old", "dpl_new"}
+		for half, secret := range []string{"s1", "s2"} {
+			for i, build := range builds {
+				f.register([]string{secret, "s1"}[i], func(d *queue.Deployment) { d.ID, d.URL = build, "http://127.0.0.1/"+build })
+			}
+			for i := range each {
+				for _, build := range builds {
+					f.publish(func(m *queue.Message) { m.Deployment, m.Run = build, fmt.Sprint(build, half, "-", i) })
+				}
+			}
+			for range each * len(builds) {
+				d := f.delivered()
+				if d.to.ID != d.Deployment || !strings.HasPrefix(d.Run, d.to.ID) || d.to.URL != "http://127.0.0.1/"+d.Deployment {
+					f.Errorf("%s of %s goes to %s", d.Run, d.Deployment, d.to.URL)
+				}
+				f.acknowledge(d)
+			}
+			f.reopen()
+		}
+	}, func(c *queue.Config) { c.InFlight = 3 })
+}
+
 // Runs take turns.
 func TestQueue_FairToRuns(t *testing.T) {
 	bubble(t, func(f *fixture) {
