@@ -244,6 +244,7 @@ func (p SpendParams) query() url.Values {
 	set(q, "project_id", p.ProjectID)
 	set(q, "key_id", p.KeyID)
 	set(q, "user", p.User)
+	set(q, "session", p.Session)
 	set(q, "tag", p.Tag)
 	for _, tag := range p.Tags {
 		q.Add("tag", tag)

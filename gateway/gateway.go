@@ -279,9 +279,11 @@ type RequestFilter struct {
 type SpendParams struct {
 	Since, Until time.Time // default: the last 30 days
 	// By is the list of fields to group by: day, hour, model, provider, key,
-	// project, user, tag, surface, credential, status. Default: day.
+	// project, user, session, tag, surface, credential, status. Default: day.
 	By                                           []string
 	ProjectID, KeyID, User, Tag, Model, Provider string
+	// Session selects requests of this session. The session of calls by a workflow is its run.
+	Session string
 	// Tags selects requests with any of these tags, or with Tag.
 	Tags []string
 	// Latency adds the latency of requests, which takes longer to compute.

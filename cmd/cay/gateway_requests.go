@@ -17,8 +17,8 @@ import (
 
 // usageFilter are the flags that select requests.
 type usageFilter struct {
-	since, until                              whenFlag
-	project, key, user, tag, model, providers string
+	since, until                                       whenFlag
+	project, key, user, session, tag, model, providers string
 }
 
 func (f *usageFilter) register(c *cobra.Command, since string) {
@@ -28,6 +28,7 @@ func (f *usageFilter) register(c *cobra.Command, since string) {
 	fl.StringVar(&f.project, "project", "", "only those of this project, by id")
 	fl.StringVar(&f.key, "key", "", "only those of this key, or token, by id")
 	fl.StringVar(&f.user, "user", "", "only those of this user")
+	fl.StringVar(&f.session, "session", "", "only those of this session, such as a run of a workflow")
 	fl.StringVar(&f.tag, "tag", "", "only those with this tag")
 	fl.StringVar(&f.model, "model", "", "only those of this model, as asked for or as it answered")
 	fl.StringVar(&f.providers, "provider", "", "only those this provider answered")
@@ -35,7 +36,6 @@ func (f *usageFilter) register(c *cobra.Command, since string) {
 
 type gatewayRequestsOptions struct {
 	filter     usageFilter
-	session    string
 	status     string
 	limit      int
 	all, quiet bool
@@ -68,7 +68,6 @@ on, until it is interrupted; with --json as a line each.`,
 	}
 	o.filter.register(c, "")
 	fl := c.Flags()
-	fl.StringVar(&o.session, "session", "", "only those of this session")
 	fl.StringVar(&o.status, "status", "", "only those that ended so: "+strings.Join(requestStatuses, ", "))
 	fl.IntVar(&o.limit, "limit", 50, "how many at most")
 	fl.BoolVarP(&o.all, "all", "a", false, "all of them")
@@ -147,7 +146,7 @@ func (o *gatewayRequestsOptions) list(ctx context.Context, a *app) error {
 func (o *gatewayRequestsOptions) selected() (gateway.RequestFilter, error) {
 	f := gateway.RequestFilter{
 		Since: o.filter.since.time, Until: o.filter.until.time, ProjectID: o.filter.project, KeyID: o.filter.key, User: o.filter.user, Tag: o.filter.tag,
-		Model: o.filter.model, Provider: o.filter.providers, Session: o.session, Status: gateway.RequestStatus(o.status),
+		Model: o.filter.model, Provider: o.filter.providers, Session: o.filter.session, Status: gateway.RequestStatus(o.status),
 	}
 	if o.status != "" && !slices.Contains(requestStatuses, o.status) {
 		return f, &exitError{exitUsage, cay.Errorf(cay.Invalid, "--status %q is not one of %s", o.status, strings.Join(requestStatuses, ", "))}

@@ -18,7 +18,7 @@ type gatewaySpendOptions struct {
 	csv    csvFlag
 }
 
-var spendGroups = []string{"day", "hour", "model", "provider", "key", "project", "user", "tag", "surface", "credential", "status"}
+var spendGroups = []string{"day", "hour", "model", "provider", "key", "project", "user", "session", "tag", "surface", "credential", "status"}
 
 func newGatewaySpend(a *app) *cobra.Command {
 	var o gatewaySpendOptions
@@ -31,6 +31,7 @@ provider answered in the end, REFUSED those the gateway let nobody see, and CANC
 those whose client left. --latency adds how long half, and 95 of 100, of those that
 succeeded took at most.`,
 		Example: `  cay gateway spend --by model --since 7d
+  cay gateway spend --by model --session wrun_01M80KF21V5AFMKEEETZBEN7WR
   cay gateway spend --by day,key --since 2026-11-01 --csv > november.csv`,
 		Args: none, ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -48,7 +49,7 @@ func (o *gatewaySpendOptions) run(ctx context.Context, a *app) error {
 	}
 	rows, err := gatewayClient(a).Spend(ctx, gateway.SpendParams{
 		Since: o.filter.since.time, Until: o.filter.until.time, By: o.by, ProjectID: o.filter.project, KeyID: o.filter.key,
-		User: o.filter.user, Tag: o.filter.tag, Model: o.filter.model, Provider: o.filter.providers, Latency: o.times,
+		User: o.filter.user, Session: o.filter.session, Tag: o.filter.tag, Model: o.filter.model, Provider: o.filter.providers, Latency: o.times,
 	})
 	if err != nil {
 		return err

@@ -168,7 +168,7 @@ func (h managing) spend(w http.ResponseWriter, r *http.Request) error {
 	q := api.ParseQuery(r)
 	p := gateway.SpendParams{
 		Since: q.Time("since"), Until: q.Time("until"), By: q.Strings("by", len(spendGroups)), ProjectID: q.String("project_id"), KeyID: q.String("key_id"),
-		User: q.String("user"), Tags: q.Strings("tag", maxTags), Latency: q.Bool("latency"), Model: q.String("model"), Provider: q.String("provider"),
+		User: q.String("user"), Session: q.String("session"), Tags: q.Strings("tag", maxTags), Latency: q.Bool("latency"), Model: q.String("model"), Provider: q.String("provider"),
 	}
 	if err := q.Err(); err != nil {
 		return err

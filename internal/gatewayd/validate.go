@@ -25,7 +25,7 @@ const (
 )
 
 // spendGroups are the valid group-by values of reports.
-var spendGroups = []string{"day", "hour", "model", "provider", "key", "project", "user", "tag", "surface", "credential", "status"}
+var spendGroups = []string{"day", "hour", "model", "provider", "key", "project", "user", "session", "tag", "surface", "credential", "status"}
 
 func pageLimit(n, most int) (int, error) {
 	switch {

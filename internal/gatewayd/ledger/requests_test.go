@@ -306,6 +306,13 @@ func TestSpend(t *testing.T) {
 			return []string{r.KeyID}
 		}},
 		{"User", gateway.SpendParams{By: []string{"user"}, Since: since}, func(r *gateway.Request) []string { return []string{r.User} }},
+		{"Session", gateway.SpendParams{By: []string{"session"}, Since: since}, func(r *gateway.Request) []string { return []string{r.Session} }},
+		{"ModelOfSession", gateway.SpendParams{By: []string{"provider"}, Session: "s1", Since: since}, func(r *gateway.Request) []string {
+			if r.Session != "s1" {
+				return nil
+			}
+			return []string{r.Provider}
+		}},
 		{"Tag", gateway.SpendParams{By: []string{"tag"}, Since: since}, func(r *gateway.Request) []string {
 			if len(r.Tags) == 0 {
 				return []string{""}

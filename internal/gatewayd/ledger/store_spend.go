@@ -23,6 +23,7 @@ var groupings = map[string]string{
 	"key":        `r.key_id`,
 	"project":    `r.project_id`,
 	"user":       `r.user_id`,
+	"session":    `r.session`,
 	"surface":    `r.surface`,
 	"status":     `r.status`,
 	"credential": `CASE r.byok WHEN 0 THEN 'system' ELSE 'byok' END`,
@@ -43,9 +44,11 @@ func newReport(team, project string, p *gateway.SpendParams) *report {
 	sel.equal("project_id", p.ProjectID)
 	sel.equal("key_id", p.KeyID)
 	sel.equal("user_id", p.User)
+	sel.equal("session", p.Session)
 	sel.equal("provider", p.Provider)
 	sel.model(p.Model)
 	sel.tags(append([]string{p.Tag}, p.Tags...)...)
+	sel.indexed(&gateway.RequestFilter{User: p.User, Session: p.Session})
 	r := &report{by: p.By, from: `gateway_requests r`, sel: sel}
 	for _, by := range p.By {
 		r.columns = append(r.columns, groupings[by])

@@ -91,7 +91,7 @@ export function SpanPanel({ timeline: t, span: s, events, now }: { timeline: Tim
       {of.error && <Trouble run={run.id} event={of.error} code={s.code} title={s.status === 'failed' || s.kind === 'child' ? 'Error' : 'Last error'} />}
       <Part title="Input" run={run.id} event={of.input} of="input" />
       <Part title="Output" run={run.id} event={of.output} of="payload" />
-      {s.kind === 'step' && ofSDK(run) && <Used run={run.id} step={s.id} />}
+      {s.kind === 'step' && ofSDK(run) && <Used run={run} step={s.id} />}
       {tries.length > 1 && (
         <section class="wf-value">
           <h3>Attempts</h3>
@@ -157,7 +157,7 @@ export function RunPanel({ timeline: t, events, closable }: { timeline: Timeline
       {end?.type === 'run_failed' && <Trouble run={r.id} event={end} code={r.error_code} title="Error" />}
       <Part title="Input" run={r.id} event={created} of="payload" />
       {end?.type === 'run_completed' && <Part title="Output" run={r.id} event={end} of="payload" />}
-      {ofSDK(r) && <Used run={r.id} />}
+      {ofSDK(r) && <Used run={r} />}
       {own.length > 0 && (
         <section class="wf-value">
           <h3>Attributes</h3>
