@@ -23,7 +23,8 @@ const (
 // handler has a method for each route. Each decodes, calls, and encodes.
 type handler struct {
 	Config
-	room *semaphore.Weighted // of large bodies
+	room   *semaphore.Weighted // of large bodies
+	checks checks
 }
 
 // roomForBodies bounds the bodies of requests under way that are larger than one of a
@@ -35,7 +36,7 @@ const (
 
 // Routes registers the protocol on mux.
 func Routes(mux *api.Mux, cfg Config) {
-	h := &handler{cfg, semaphore.NewWeighted(roomForBodies)}
+	h := &handler{Config: cfg, room: semaphore.NewWeighted(roomForBodies)}
 	for _, base := range []string{serverBase, apiBase} {
 		h.routes(mux, base)
 	}
