@@ -68,7 +68,7 @@ func TestStreams_cancel(t *testing.T) {
 	}
 }
 
-// What may be sent again is, when the daemon, or what is between, fails.
+// Requests that may be sent again are, when the daemon or a proxy before it fails.
 func TestClient_serverErrors(t *testing.T) {
 	n := map[string]int{}
 	got := run(t, func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ export const api = '/vercel/workflow/api';
 export const queues = '/vercel/queue/api/v3';
 const tries = 6;
 const firstPause = 100; // ms, doubled each time
-const failed = new Set([500, 502, 503, 504]); // the daemon, or what is between
+const failed = new Set([500, 502, 503, 504]); // of the daemon, or of a proxy before it
 /** Client asks one daemon. */
 export class Client {
     token;

@@ -25,7 +25,7 @@ export interface Answer {
 
 const tries = 6;
 const firstPause = 100; // ms, doubled each time
-const failed = new Set([500, 502, 503, 504]); // the daemon, or what is between
+const failed = new Set([500, 502, 503, 504]); // of the daemon, or of a proxy before it
 
 /** Client asks one daemon. */
 export class Client {
