@@ -73,11 +73,17 @@ var address = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
 // start starts the app with "cay vercel exec -- npm start" and waits until it listens.
 func (a *app) start(t *testing.T) {
 	t.Helper()
-	a.cmd = exec.Command(program(t), "vercel", "exec", "--", "npm", "start")
-	a.cmd.Dir, a.cmd.WaitDelay = a.dir, 10*time.Second
-	a.cmd.Env = append(environment(), "PORT=0", "CAY_URL="+a.daemon, "CAY_TOKEN="+a.token, "XDG_CACHE_HOME="+filepath.Join(a.dir, ".cache"))
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
-	a.cmd.Stderr = t.Output()
+	cmd := exec.Command(program(t), "vercel", "exec", "--", "npm", "start")
+	cmd.Env = append(environment(), "PORT=0", "CAY_URL="+a.daemon, "CAY_TOKEN="+a.token, "XDG_CACHE_HOME="+filepath.Join(a.dir, ".cache"))
+	a.listen(t, cmd)
+}
+
+// listen starts the app with a command and waits until it listens.
+func (a *app) listen(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	a.cmd = cmd
+	cmd.Dir, cmd.WaitDelay, cmd.Stderr = a.dir, 10*time.Second, t.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
 	out, err := a.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package workflow
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -41,37 +39,9 @@ func worldEnvironment(url, token string) []string {
 // until it listens.
 func (a *app) startWorld(t *testing.T) {
 	t.Helper()
-	a.cmd = exec.Command("npm", "start")
-	a.cmd.Dir, a.cmd.Env, a.cmd.WaitDelay = a.dir, worldEnvironment(a.daemon, a.token), 10*time.Second
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // npm, a shell and node
-	a.cmd.Stderr = t.Output()
-	out, err := a.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(a.kill)
-	listening := make(chan int, 1)
-	go func() {
-		defer close(listening)
-		for s := bufio.NewScanner(out); s.Scan(); {
-			var at struct{ Port int }
-			if json.Unmarshal(s.Bytes(), &at) == nil && at.Port != 0 {
-				listening <- at.Port
-			}
-		}
-	}()
-	select {
-	case port, ok := <-listening:
-		if !ok {
-			t.Fatal("the app ended before it listened")
-		}
-		a.url = fmt.Sprintf("http://127.0.0.1:%d", port)
-	case <-time.After(patience):
-		t.Fatal("the app does not listen")
-	}
+	cmd := exec.Command("npm", "start")
+	cmd.Env = append(worldEnvironment(a.daemon, a.token), "PORT=0")
+	a.listen(t, cmd)
 }
 
 // TestCayhqWorld runs the app's workflows over @cayhq/world, which only the environment selects.

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -331,42 +330,6 @@ func TestTenancy(t *testing.T) {
 	}
 	if resp, b := s.do("POST", serverBase+"/v4/runs/"+testRun+"/events/run_cancelled", frame, "Authorization", "Bearer prj_b"); resp.StatusCode != 404 {
 		t.Errorf("cancelled by others: %s %s", resp.Status, b)
-	}
-}
-
-// An app answers a health check by a stream without a run. Whoever asks may listen before.
-func TestHealthCheck(t *testing.T) {
-	t.Parallel()
-	s := newService(t)
-	const path = serverBase + "/v2/runs/wrun_hc_1/stream/__health_check__1"
-	answered := make(chan string)
-	go func() {
-		_, b := s.do("GET", path, nil)
-		answered <- string(b)
-	}()
-	for _, header := range [][]string{{"X-Stream-Multi", "false"}, {"X-Stream-Done", "true"}, {"X-Stream-Done", "true"}} {
-		body := ""
-		if header[1] == "false" {
-			body = `{"healthy":true}`
-		}
-		if resp, b := s.do("PUT", path, []byte(body), header...); resp.StatusCode != http.StatusNoContent {
-			t.Fatalf("%v: %s %s", header, resp.Status, b)
-		}
-	}
-	if got := <-answered; got != `{"healthy":true}` {
-		t.Errorf("the asker gets %q", got)
-	}
-	if _, b := s.do("GET", path, nil); string(b) != `{"healthy":true}` {
-		t.Errorf("and later %q", b)
-	}
-	if resp, b := s.do("PUT", path+"2", make([]byte, maxProbe+1)); resp.StatusCode != http.StatusRequestEntityTooLarge {
-		t.Errorf("a large answer: %s %s", resp.Status, b)
-	}
-	for i := range maxProbes + 1 {
-		resp, b := s.do("PUT", path+"-"+strconv.Itoa(i), []byte("x"), "Authorization", "Bearer prj_b")
-		if full := i >= maxProbes; full != (resp.StatusCode == http.StatusTooManyRequests) {
-			t.Fatalf("health check %d: %s %s", i, resp.Status, b)
-		}
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 type handler struct {
 	Config
 	room   *semaphore.Weighted // of large bodies
-	probes probes
+	checks checks
 }
 
 // roomForBodies bounds the bodies of requests under way that are larger than one of a

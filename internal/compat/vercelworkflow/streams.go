@@ -52,44 +52,48 @@ func (h *handler) streamOf(r *http.Request) (runs Runs, run, stream string, err 
 
 // handleWriteStream appends chunks to a stream, or closes it.
 func (h *handler) handleWriteStream(w http.ResponseWriter, r *http.Request) error {
-	if name, ok, err := h.probeOf(r); ok || err != nil {
-		if err != nil {
-			return err
-		}
-		return h.writeProbe(w, r, name)
+	if isCheck(r.PathValue("stream")) {
+		return h.writeCheck(w, r)
 	}
 	runs, run, stream, err := h.streamOf(r)
 	if err != nil {
 		return err
 	}
-	if r.Header.Get("X-Stream-Done") == "true" {
-		if err := runs.WriteStream(r.Context(), run, stream, nil, true); err != nil {
-			return err
-		}
-		return api.NoContent(w)
-	}
-	b, free, err := h.readBody(w, r, maxWrite)
+	chunks, closeIt, free, err := h.readChunks(w, r, maxWrite)
 	if err != nil {
 		return err
 	}
 	defer free()
-	chunks := [][]byte{b}
-	if r.Header.Get("X-Stream-Multi") == "true" {
-		chunks = nil
-		for len(b) > 0 {
-			chunk, rest, ok := takeBytes(b)
-			if !ok || len(chunks) == maxChunks {
-				return cay.Errorf(cay.Invalid, "the chunks are cut short, or there are more than %d", maxChunks)
-			}
-			chunks, b = append(chunks, chunk), rest
-		}
-	}
-	if len(chunks) > 0 {
-		if err := runs.WriteStream(r.Context(), run, stream, chunks, false); err != nil {
+	if len(chunks) > 0 || closeIt {
+		if err := runs.WriteStream(r.Context(), run, stream, chunks, closeIt); err != nil {
 			return err
 		}
 	}
 	return api.NoContent(w)
+}
+
+// readChunks reads what a request writes to a stream, and whether it closes the stream. free
+// gives back the room of the chunks. Errors: invalid, too_large, canceled.
+func (h *handler) readChunks(w http.ResponseWriter, r *http.Request, limit int64) (chunks [][]byte, closeIt bool, free func(), err error) {
+	if r.Header.Get("X-Stream-Done") == "true" {
+		return nil, true, func() {}, nil
+	}
+	b, free, err := h.readBody(w, r, limit)
+	if err != nil {
+		return nil, false, nil, err
+	}
+	if r.Header.Get("X-Stream-Multi") != "true" {
+		return [][]byte{b}, false, free, nil
+	}
+	for len(b) > 0 {
+		chunk, rest, ok := takeBytes(b)
+		if !ok || len(chunks) == maxChunks {
+			free()
+			return nil, false, nil, cay.Errorf(cay.Invalid, "the chunks are cut short, or there are more than %d", maxChunks)
+		}
+		chunks, b = append(chunks, chunk), rest
+	}
+	return chunks, false, free, nil
 }
 
 // runGrace is how long a reader waits for a run that does not exist yet. The request that
@@ -100,11 +104,8 @@ const runGrace = 30 * time.Second
 // stream is closed. A connection that has to end before is broken: a reader that sees its
 // end would take the stream for closed.
 func (h *handler) handleReadStream(w http.ResponseWriter, r *http.Request) error {
-	if name, ok, err := h.probeOf(r); ok || err != nil {
-		if err != nil {
-			return err
-		}
-		return h.readProbe(w, r, name)
+	if isCheck(r.PathValue("stream")) {
+		return h.readCheck(w, r)
 	}
 	runs, run, stream, err := h.streamOf(r)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -42,6 +43,8 @@ const (
 	sweepEvery     = 24 * time.Hour
 	// dialPatience is how long a replaced address has to accept a connection.
 	dialPatience = time.Second
+	// maxBefore is how many earlier addresses of a deployment are remembered.
+	maxBefore = 16
 )
 
 // Register sets the address of a deployment's app, or confirms it. Delivery of held
@@ -88,6 +91,8 @@ func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
 	l.meetLocked(d)
 	l.held, l.probes = held, 0
 	q.unholdLocked(l)
+	l.before = slices.DeleteFunc(l.before, d.sameAddress)
+	q.fallBackLocked(l)
 	if void {
 		q.voidLocked(l)
 	}
@@ -111,11 +116,22 @@ var errReplaced = fmt.Errorf("another process of the app has registered")
 
 // replaced makes the leases of a previous address's process void, if nothing accepts
 // connections at that address. Running pushes to the process are left out, because they
-// fail by themselves.
+// fail by themselves. A process that does accept them may outlive the one that registered
+// later.
 func (q *Queue) replaced(l *lane, old Deployment) {
 	ctx, cancel := context.WithTimeout(q.ctx, dialPatience)
 	defer cancel()
-	if answers(ctx, old.URL) || q.ctx.Err() != nil {
+	if answers(ctx, old.URL) {
+		q.mu.Lock()
+		if old.URL != l.dep.URL {
+			l.before = append(slices.DeleteFunc(l.before, old.sameAddress), old)
+			l.before = l.before[max(0, len(l.before)-maxBefore):]
+			q.fallBackLocked(l)
+		}
+		q.mu.Unlock()
+		return
+	}
+	if q.ctx.Err() != nil {
 		return
 	}
 	v := &Void{Project: l.key.project, Deployment: l.key.deployment}
@@ -137,6 +153,50 @@ func (q *Queue) replaced(l *lane, old Deployment) {
 	q.tickLocked(l)
 	q.mu.Unlock()
 	q.poke()
+}
+
+func (d Deployment) sameAddress(o Deployment) bool { return d.URL == o.URL }
+
+// fallBackLocked looks for another process of a deployment whose app is gone.
+func (q *Queue) fallBackLocked(l *lane) {
+	if len(l.before) > 0 && (l.held || l.dep.URL == "") {
+		q.spawnLocked(func() { q.fallBack(l) })
+	}
+}
+
+// fallBack registers the newest of the earlier addresses at which an app answers.
+func (q *Queue) fallBack(l *lane) {
+	for q.ctx.Err() == nil {
+		q.mu.Lock()
+		n := len(l.before)
+		if n == 0 || !l.held && l.dep.URL != "" {
+			q.mu.Unlock()
+			return
+		}
+		d := l.before[n-1]
+		l.before = l.before[:n-1]
+		q.mu.Unlock()
+		if !q.isApp(d) {
+			continue
+		}
+		if _, err := q.Register(q.ctx, d); err != nil {
+			q.log.Warn("cannot return to an earlier address of an app", "deployment", d.ID, "url", d.URL, "error", err)
+		}
+		return
+	}
+}
+
+// isApp reports whether an app answers at an address. The Pusher may know better than to
+// connect.
+func (q *Queue) isApp(d Deployment) bool {
+	ctx, cancel := context.WithTimeout(q.ctx, dialPatience)
+	defer cancel()
+	if p, ok := q.cfg.Pusher.(interface {
+		Check(context.Context, Deployment) error
+	}); ok {
+		return p.Check(ctx, d) == nil
+	}
+	return answers(ctx, d.URL)
 }
 
 // Working is called by the app's newest process with the receipts of the messages that it

@@ -339,6 +339,7 @@ func (q *Queue) reachedLocked(f *flight, err error) {
 		q.log.Info("no app answers for a deployment: its messages are held", "deployment", l.key.deployment, "error", err)
 		q.cfg.Metrics.DeploymentHeld(l.key.project, l.key.deployment, true)
 	}
+	q.fallBackLocked(l)
 	l.probeAt = now + doubled(firstProbe, l.probes, lastProbe).Milliseconds()
 	l.probes++
 	if why := err.Error(); l.dep.Error != why {

@@ -319,6 +319,36 @@ func TestQueue_OtherAddress(t *testing.T) {
 	}
 }
 
+// A deployment with two processes gets its messages when the process that registered last ends,
+// whether that process says so or not.
+func TestQueue_EarlierProcess(t *testing.T) {
+	for name, end := range map[string]func(*fixture){
+		"Deregistered": func(f *fixture) { checktest.OK(f, f.Deregister(f.Context(), project, "dpl_1", "s2")) },
+		"Killed":       func(f *fixture) { f.app.setDown(errRefused) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			checktest.OK(t, err)
+			defer l.Close()
+			// This test runs in real time, because it dials the address.
+			f := &fixture{T: t, app: newApp(), path: t.TempDir() + "/workflows.db"}
+			f.open()
+			defer func() { f.close() }()
+			first := "http://" + l.Addr().String()
+			f.register("s1", func(d *queue.Deployment) { d.URL = first })
+			f.register("s2", func(d *queue.Deployment) { d.URL = "http://127.0.0.1:3001" })
+			checktest.Must(l.Accept())(f).Close() // the queue asks whether the first one is still there
+			end(f)
+			f.publish()
+			checktest.Must(l.Accept())(f).Close() // and asks again
+			f.app.setDown(nil)
+			if d := <-f.app.got; d.to.URL != first || d.to.Secret != "s1" {
+				f.Errorf("the message goes to %+v", d.to)
+			}
+		})
+	}
+}
+
 // The daemon restarts while the app works: extended messages keep their leases, the
 // others are delivered again after a minute.
 func TestQueue_Reopen(t *testing.T) {

@@ -34,6 +34,9 @@ type lane struct {
 
 	inFlight int
 	process  int // counts the registered processes of the app
+	// before are earlier addresses that still accepted connections when they were
+	// replaced, the newest last.
+	before []Deployment
 
 	held    bool // no app answers
 	probing bool // the probe is running

@@ -45,6 +45,14 @@ function isDelivery(target) {
   return /\/\.well-known\/workflow\/v1\/(flow|step)(?![a-z0-9_-])/i.test(path);
 }
 
+// isHealthCheck reports whether a request to such a route asks with the SDK's health check. It has
+// nothing that could be taken for a delivery: no body, and no header of one.
+function isHealthCheck({ url, headers, httpVersionMajor }) {
+  return httpVersionMajor === 1 && /^[^#]*[?&]__health([=&#]|$)/.test(url)
+    && !headers['transfer-encoding'] && !Number(headers['content-length'] ?? 0)
+    && !Object.keys(headers).some((name) => name.startsWith('ce-'));
+}
+
 // isSecret compares in a time that does not depend on where the two differ.
 function isSecret(value) {
   const wanted = secret();
@@ -122,11 +130,12 @@ function watchServers(daemon) {
   const { emit } = Server.prototype;
   Server.prototype.emit = function (event, ...args) {
     if ((event === 'request' || event === 'checkContinue') && isDelivery(args[0].url) && deployment()) {
-      if (!isSecret(args[0].headers[secretHeader])) {
+      if (isSecret(args[0].headers[secretHeader])) {
+        deliveries.begins(args[0], args[1]);
+      } else if (!isHealthCheck(args[0])) {
         refuse(args[0], args[1], daemon);
         return true;
       }
-      deliveries.begins(args[0], args[1]);
     }
     const heard = Reflect.apply(emit, this, [event, ...args]);
     if (event === 'listening') app.listens(this);

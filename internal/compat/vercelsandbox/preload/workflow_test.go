@@ -237,23 +237,58 @@ func TestModule_secret(t *testing.T) {
 	}
 }
 
+// The SDK's health check by HTTP is open: it has no body, and none of a delivery's headers.
+func TestModule_health(t *testing.T) {
+	t.Parallel()
+	d, calls := daemonOf(t, nil)
+	startApp(t, "app", d.URL, workflows...)
+	at := strings.TrimPrefix(next(t, calls).URL, "http://")
+	const empty = "Content-Length: 0\r\n\r\n"
+	for request, want := range map[string]int{
+		"HEAD /.well-known/workflow/v1/flow?__health HTTP/1.1\r\n\r\n":                                        200,
+		"GET /.well-known/workflow/v1/step?a=1&__health HTTP/1.1\r\n\r\n":                                     200,
+		"POST /.well-known/workflow/v1/flow?__health HTTP/1.1\r\n" + empty:                                    200,
+		"POST /.well-known/workflow/v1/flow?__health=1 HTTP/1.1\r\n" + empty:                                  200,
+		"POST /.well-known/workflow/v1/flow?__healthy HTTP/1.1\r\n" + empty:                                   401,
+		"POST /.well-known/workflow/v1/flow#?__health HTTP/1.1\r\n" + empty:                                   401,
+		"POST /.well-known/workflow/v1/flow HTTP/1.1\r\n" + empty:                                             401,
+		"POST /.well-known/workflow/v1/flow?__health HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}":                 401,
+		"POST /.well-known/workflow/v1/flow?__health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": 401,
+		"POST /.well-known/workflow/v1/flow?__health HTTP/1.1\r\nCe-VqsReceiptHandle: r\r\n" + empty:          401,
+	} {
+		line, head, _ := strings.Cut(request, "\r\n")
+		if got, text := send(t, at, line+"\r\nHost: app\r\nConnection: close\r\n"+head); got != want {
+			t.Errorf("%q: %d %q, want %d", request, got, text, want)
+		}
+	}
+}
+
 // raw posts to a target exactly as written.
 func raw(t *testing.T, at, target, secret string) (int, string) {
+	t.Helper()
+	return send(t, at, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: app\r\nX-Cay-Delivery: %s\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", target, secret))
+}
+
+// send sends a request exactly as written.
+func send(t *testing.T, at, request string) (int, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: app\r\nX-Cay-Delivery: %s\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", target, secret)
-	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	method, _, _ := strings.Cut(request, " ")
+	response, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
 	if err != nil {
-		t.Fatalf("POST %s: %v", target, err)
+		t.Fatalf("%q: %v", request, err)
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		t.Fatalf("POST %s: %v", target, err)
+		t.Fatalf("%q: %v", request, err)
 	}
 	return response.StatusCode, string(text)
 }

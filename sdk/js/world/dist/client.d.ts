@@ -6,7 +6,7 @@ export interface Request {
     body?: Uint8Array | string;
     type?: string;
     headers?: Record<string, string>;
-    /** may be sent again when no answer has come; by default reads alone */
+    /** may be sent again when no answer has come, or the daemon has failed; by default reads alone */
     again?: boolean;
     signal?: AbortSignal;
 }

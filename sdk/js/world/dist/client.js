@@ -9,6 +9,7 @@ export const api = '/vercel/workflow/api';
 export const queues = '/vercel/queue/api/v3';
 const tries = 6;
 const firstPause = 100; // ms, doubled each time
+const failed = new Set([500, 502, 503, 504]); // of the daemon, or of a proxy before it
 /** Client asks one daemon. */
 export class Client {
     token;
@@ -59,7 +60,7 @@ export class Client {
                 if (status >= 200 && status < 300)
                     return { headers: res.headers, body };
                 const err = errorOf(what, status, body, res.headers['retry-after']);
-                if (status !== 503 || !again || n >= tries)
+                if (!failed.has(status) || !again || n >= tries)
                     throw err;
             }
             catch (err) {

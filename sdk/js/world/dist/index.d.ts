@@ -129,7 +129,7 @@ export declare function createWorld(): {
         get(run: string | Promise<string | undefined> | undefined, name: string, startIndex?: number): Promise<ReadableStream<Uint8Array>>;
         list: (run: string) => Promise<string[]>;
         getChunks: (run: string, name: string, o?: {
-            limit?: number;
+            limit? /** start connects to the daemon; it waits for the app's server by itself. */: number;
             cursor?: string;
         }) => Promise<object>;
         getInfo: (run: string, name: string) => Promise<object>;

@@ -17,9 +17,15 @@ async function found(id, answer) {
         throw err;
     }
 }
+/** coded returns a run with the code of its error where the 4.x line looks for it. */
+function coded(run) {
+    const { error, errorCode } = run;
+    return errorCode && error && typeof error === 'object' && !(error instanceof Uint8Array) ? { ...run, error: { ...error, code: errorCode } } : run;
+}
 /** runs is World.runs. */
 export function runs(client) {
-    const get = (id, p) => found(id, client().value('GET', `${api}/v2/runs/${at(id)}${query({ remoteRefBehavior: behavior(p) })}`));
+    const one = async (id, path, signal) => coded(await found(id, client().value('GET', `${api}/v2/runs/${at(id)}${path}`, { signal })));
+    const get = (id, p) => one(id, query({ remoteRefBehavior: behavior(p) }));
     return {
         get,
         getMany: (ids, p) => Promise.all(ids.map((id) => get(id, p).catch((err) => {
@@ -27,14 +33,15 @@ export function runs(client) {
                 return null;
             throw err;
         }))),
-        list: (p = {}) => {
+        list: async (p = {}) => {
             const q = query({ workflowName: p.workflowName, ...paged(p.pagination), remoteRefBehavior: behavior(p) });
             const statuses = [p.status ?? []].flat().map((s) => `&status=${at(s)}`);
-            return client().value('GET', `${api}/v2/runs${q}${statuses.join('')}`);
+            const page = await client().value('GET', `${api}/v2/runs${q}${statuses.join('')}`);
+            return { ...page, data: page.data.map(coded) };
         },
         waitForTerminalStatus: (id, p = {}) => {
             const waitMs = Math.max(0, Math.min(p.timeoutMs ?? 0, longestWait));
-            return found(id, client().value('GET', `${api}/v2/runs/${at(id)}/status${query({ waitMs, remoteRefBehavior: behavior(p) })}`, { signal: p.signal }));
+            return one(id, `/status${query({ waitMs, remoteRefBehavior: behavior(p) })}`, p.signal);
         },
         experimentalSetAttributes: (id, changes, o = {}) => found(id, client().value('POST', `${api}/v2/runs/${at(id)}/attributes`, {
             type: 'application/cbor', body: encode({ changes, ...(o.allowReservedAttributes && { allowReservedAttributes: true }) }), again: true,

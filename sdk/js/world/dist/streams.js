@@ -29,11 +29,10 @@ export function streams(client) {
         },
         close: (run, name) => put(run, name, new Uint8Array(), { 'x-stream-done': 'true' }, true),
         async get(run, name, startIndex) {
-            const stop = new AbortController();
             const url = `${await path(run, name)}${query({ startIndex })}`;
             let res;
             try {
-                res = await client().open('GET', url, { signal: stop.signal });
+                res = await client().open('GET', url);
             }
             catch (err) {
                 throw transportError(`read stream ${name}`, err);
@@ -46,6 +45,7 @@ export function streams(client) {
                 throw new WorldError('StreamError', message, { status, code });
             }
             const chunks = res[Symbol.asyncIterator]();
+            res.on('error', () => { }); // when nobody reads: who reads gets it from chunks
             return new ReadableStream({
                 // A connection that breaks is an error, and not the end: who reads comes again at its index.
                 async pull(to) {
@@ -55,8 +55,10 @@ export function streams(client) {
                     else
                         to.enqueue(new Uint8Array(value.buffer, value.byteOffset, value.length));
                 },
+                // Aborting the request instead would end the connection also when all has come, and the
+                // connection may be another request's by then.
                 cancel() {
-                    stop.abort();
+                    res.destroy();
                 },
             });
         },

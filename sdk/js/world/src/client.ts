@@ -13,7 +13,7 @@ export interface Request {
   body?: Uint8Array | string;
   type?: string;
   headers?: Record<string, string>;
-  /** may be sent again when no answer has come; by default reads alone */
+  /** may be sent again when no answer has come, or the daemon has failed; by default reads alone */
   again?: boolean;
   signal?: AbortSignal;
 }
@@ -25,6 +25,7 @@ export interface Answer {
 
 const tries = 6;
 const firstPause = 100; // ms, doubled each time
+const failed = new Set([500, 502, 503, 504]); // of the daemon, or of a proxy before it
 
 /** Client asks one daemon. */
 export class Client {
@@ -79,7 +80,7 @@ export class Client {
         const body = await collect(res);
         if (status >= 200 && status < 300) return { headers: res.headers, body };
         const err = errorOf(what, status, body, res.headers['retry-after']);
-        if (status !== 503 || !again || n >= tries) throw err;
+        if (!failed.has(status) || !again || n >= tries) throw err;
       } catch (err) {
         if (err instanceof WorldError || r.signal?.aborted) throw err;
         const never = !sent && refused.has((err as NodeJS.ErrnoException).code ?? ''); // nobody has read it

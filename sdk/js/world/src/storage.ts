@@ -24,10 +24,17 @@ async function found<T>(id: string, answer: Promise<T>): Promise<T> {
   }
 }
 
+/** coded returns a run with the code of its error where the 4.x line looks for it. */
+function coded(run: Fields): Fields {
+  const { error, errorCode } = run;
+  return errorCode && error && typeof error === 'object' && !(error instanceof Uint8Array) ? { ...run, error: { ...error, code: errorCode } } : run;
+}
+
 /** runs is World.runs. */
 export function runs(client: () => Client) {
-  const get = (id: string, p?: Data): Promise<Fields> =>
-    found(id, client().value('GET', `${api}/v2/runs/${at(id)}${query({ remoteRefBehavior: behavior(p) })}`));
+  const one = async (id: string, path: string, signal?: AbortSignal): Promise<Fields> =>
+    coded(await found(id, client().value<Fields>('GET', `${api}/v2/runs/${at(id)}${path}`, { signal })));
+  const get = (id: string, p?: Data): Promise<Fields> => one(id, query({ remoteRefBehavior: behavior(p) }));
   return {
     get,
     getMany: (ids: readonly string[], p?: Data): Promise<(Fields | null)[]> =>
@@ -39,14 +46,15 @@ export function runs(client: () => Client) {
           }),
         ),
       ),
-    list: (p: Data & { workflowName?: string; status?: string | string[]; pagination?: Pagination } = {}): Promise<Page<Fields>> => {
+    list: async (p: Data & { workflowName?: string; status?: string | string[]; pagination?: Pagination } = {}): Promise<Page<Fields>> => {
       const q = query({ workflowName: p.workflowName, ...paged(p.pagination), remoteRefBehavior: behavior(p) });
       const statuses = [p.status ?? []].flat().map((s) => `&status=${at(s)}`);
-      return client().value('GET', `${api}/v2/runs${q}${statuses.join('')}`);
+      const page = await client().value<Page<Fields>>('GET', `${api}/v2/runs${q}${statuses.join('')}`);
+      return { ...page, data: page.data.map(coded) };
     },
     waitForTerminalStatus: (id: string, p: Data & { timeoutMs?: number; signal?: AbortSignal } = {}): Promise<Fields> => {
       const waitMs = Math.max(0, Math.min(p.timeoutMs ?? 0, longestWait));
-      return found(id, client().value('GET', `${api}/v2/runs/${at(id)}/status${query({ waitMs, remoteRefBehavior: behavior(p) })}`, { signal: p.signal }));
+      return one(id, `/status${query({ waitMs, remoteRefBehavior: behavior(p) })}`, p.signal);
     },
     experimentalSetAttributes: (id: string, changes: object[], o: { allowReservedAttributes?: boolean } = {}): Promise<Fields> =>
       found(id, client().value('POST', `${api}/v2/runs/${at(id)}/attributes`, {

@@ -35,11 +35,10 @@ export function streams(client: () => Client) {
     },
     close: (run: Run, name: string) => put(run, name, new Uint8Array(), { 'x-stream-done': 'true' }, true),
     async get(run: Run, name: string, startIndex?: number): Promise<ReadableStream<Uint8Array>> {
-      const stop = new AbortController();
       const url = `${await path(run, name)}${query({ startIndex })}`;
       let res;
       try {
-        res = await client().open('GET', url, { signal: stop.signal });
+        res = await client().open('GET', url);
       } catch (err) {
         throw transportError(`read stream ${name}`, err);
       }
@@ -50,6 +49,7 @@ export function streams(client: () => Client) {
         throw new WorldError('StreamError', message, { status, code });
       }
       const chunks = res[Symbol.asyncIterator]();
+      res.on('error', () => {}); // when nobody reads: who reads gets it from chunks
       return new ReadableStream<Uint8Array>({
         // A connection that breaks is an error, and not the end: who reads comes again at its index.
         async pull(to) {
@@ -57,8 +57,10 @@ export function streams(client: () => Client) {
           if (done) to.close();
           else to.enqueue(new Uint8Array(value.buffer, value.byteOffset, value.length));
         },
+        // Aborting the request instead would end the connection also when all has come, and the
+        // connection may be another request's by then.
         cancel() {
-          stop.abort();
+          res.destroy();
         },
       });
     },

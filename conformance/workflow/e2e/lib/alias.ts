@@ -1,0 +1,2 @@
+// A module outside of the workflows, which they import by an alias.
+export const byAlias = () => 'by an alias';

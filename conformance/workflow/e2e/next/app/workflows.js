@@ -1,0 +1,22 @@
+// All workflows, which makes them part of the build.
+export * as _only_steps from '../workflows/_only_steps';
+export * as again from '../workflows/again';
+export * as children from '../workflows/children';
+export * as errors from '../workflows/errors';
+export * as functions from '../workflows/functions';
+export * as hooks from '../workflows/hooks';
+export * as imports from '../workflows/imports';
+export * as listed from '../workflows/listed';
+export * as long from '../workflows/long';
+export * as promises from '../workflows/promises';
+export * as sleeps from '../workflows/sleeps';
+export * as streams from '../workflows/streams';
+export * as sums from '../workflows/sums';
+export * as tell from '../workflows/tell';
+export * as throwers from '../workflows/throwers';
+export * as values from '../workflows/values';
+export * as vector_steps from '../workflows/vector-steps';
+export * as vector from '../workflows/vector';
+export * as vectors from '../workflows/vectors';
+export * as react from '../workflows/react';
+export * as _well_known_agent_steps from '../workflows/.well-known/agent/steps';
