@@ -54,22 +54,27 @@ func (c *dockerClient) do(ctx context.Context, method, path string, query url.Va
 	return c.request(ctx, method, path, query, nil)
 }
 
-// request is do with a JSON body; nil means no body.
+// request is do with a body, which is JSON unless it is an io.Reader; nil means no body.
 func (c *dockerClient) request(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
-	var text []byte
-	if body != nil {
-		var err error
-		if text, err = json.Marshal(body); err != nil {
+	data, mime := io.Reader(http.NoBody), ""
+	switch body := body.(type) {
+	case nil:
+	case io.Reader:
+		data, mime = body, "application/x-tar"
+	default:
+		text, err := json.Marshal(body)
+		if err != nil {
 			return nil, err
 		}
+		data, mime = bytes.NewReader(text), "application/json"
 	}
 	u := url.URL{Scheme: "http", Host: "docker", Path: path, RawQuery: query.Encode()}
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(text))
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), data)
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
+	if mime != "" {
+		r.Header.Set("Content-Type", mime)
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {

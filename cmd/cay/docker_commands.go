@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"strings"
 
@@ -292,6 +293,45 @@ func (c *dockerClient) pull(ctx context.Context, ref, platform string, w io.Writ
 			}
 		}
 	}
+}
+
+func newDockerLoad(a *app, o *dockerOptions) *cobra.Command {
+	var input string
+	var quiet bool
+	c := &cobra.Command{Use: "load", Short: "Import images of an archive of \"docker save\"", Args: none, ValidArgsFunction: cobra.NoFileCompletions}
+	c.Flags().StringVarP(&input, "input", "i", "", "the archive (default standard input)")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "without effect: no progress is shown")
+	return o.command(a, c, func(ctx context.Context, d *dockerClient, _ []string) error {
+		from := io.Reader(a.stdin)
+		if input != "" {
+			f, err := os.Open(input)
+			if err != nil {
+				return cay.Errorf(cay.Invalid, "cannot load: %w", err)
+			}
+			defer f.Close() // it is only read
+			from = f
+		}
+		resp, err := d.request(ctx, http.MethodPost, "/images/load", nil, from)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		for lines := json.NewDecoder(resp.Body); ; {
+			var line struct{ Stream, Error string }
+			err := lines.Decode(&line)
+			switch {
+			case errors.Is(err, io.EOF):
+				return nil
+			case err != nil:
+				return cay.Errorf(cay.Unavailable, "the answer to the archive ended early: %w", err)
+			case line.Error != "":
+				return cay.Errorf(cay.Unavailable, "%s", line.Error)
+			}
+			if _, err := fmt.Fprintln(a.stdout, clean(strings.TrimSuffix(line.Stream, "\n"))); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 func newDockerContext(a *app, o *dockerOptions) *cobra.Command {

@@ -35,10 +35,12 @@ func (s *Store) Import(ctx context.Context, ref string, r io.Reader, progress fu
 			return nil, err
 		}
 		var src *source
-		switch {
-		case a.has("oci-layout") && a.has("index.json"):
+		switch images := a.dockerManifest(); {
+		// Newer versions of "docker save" write an OCI layout, too, which does not say
+		// which of several images has a name.
+		case a.has("oci-layout") && a.has("index.json") && len(images) < 2:
 			src, err = s.openLayout(a.open)
-		case a.has("manifest.json") && a.dockerManifest() != nil:
+		case len(images) > 0:
 			src, err = s.openDocker(a, name)
 		default:
 			return s.importRoot(ctx, st, f, name, report)

@@ -3,11 +3,14 @@ package image_test
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/json"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -66,6 +69,30 @@ func dockerArchive(t testing.TB, images map[string]v1.Image) []byte {
 	return b.Bytes()
 }
 
+// savedTogether makes the archive that "docker save" writes since version 25: an OCI
+// layout, and a manifest.json whose images consist of its blobs. The images are in the
+// reverse order of their names.
+func savedTogether(t testing.TB, images map[string]v1.Image) []byte {
+	t.Helper()
+	index := v1.ImageIndex(empty.Index)
+	var list []map[string]any
+	blob := func(h v1.Hash, err error) string { return "blobs/" + h.Algorithm + "/" + checktest.Must(h, err)(t).Hex }
+	for _, ref := range slices.Backward(slices.Sorted(maps.Keys(images))) {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: images[ref]})
+		var layers []string
+		for _, l := range checktest.Must(images[ref].Layers())(t) {
+			layers = append(layers, blob(l.Digest()))
+		}
+		list = append(list, map[string]any{"Config": blob(images[ref].ConfigName()), "RepoTags": []string{ref}, "Layers": layers})
+	}
+	dir := layoutDir(t, index)
+	text := checktest.Must(json.Marshal(list))(t)
+	if err := os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return tarDir(t, dir)
+}
+
 func compressed(t testing.TB, b []byte, with func(io.Writer) (io.WriteCloser, error)) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -91,6 +118,7 @@ func TestStore_Import(t *testing.T) {
 	img := imageOf(t, layerOf(t, tarOf(t, file("etc/os", "base"), file("gone", ""))),
 		layerOf(t, tarOf(t, file("app", "app"), file(".wh.gone", ""))))
 	foreign := withConfig(t, img, func(c *v1.ConfigFile) { c.Architecture = "s390x" })
+	other := imageOf(t, layerOf(t, tarOf(t, file("other", ""))))
 	simple := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: img})
 	nested := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: mutate.AppendManifests(empty.Index,
 		mutate.IndexAddendum{Add: foreign, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}}},
@@ -108,6 +136,7 @@ func TestStore_Import(t *testing.T) {
 		{"docker archive", docker, false},
 		{"docker archive, zstd", compressed(t, docker, zst), false},
 		{"docker archive of several images", dockerArchive(t, map[string]v1.Image{"example.com/app:v1": img, "example.com/b": foreign}), false},
+		{"docker archive of several images, with a layout", savedTogether(t, map[string]v1.Image{"example.com/b:v1": other, "example.com/app:v1": img}), false},
 		{"root file system", root, true},
 		{"root file system, gzip", compressed(t, root, gz), true},
 		{"root file system, zstd", compressed(t, root, zst), true},

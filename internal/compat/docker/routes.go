@@ -52,6 +52,7 @@ func (s *Server) table() map[string]handlerFunc {
 		"GET /exec/{id}/json":           s.handleExecInspect,
 		"GET /images/json":              s.handleImages,
 		"POST /images/create":           s.handlePull,
+		"POST /images/load":             s.handleLoad,
 		"GET /images/{name...}":         s.handleImage,
 		"POST /images/{name...}":        s.handleImagePost,
 		"DELETE /images/{name...}":      s.handleImageRemove,

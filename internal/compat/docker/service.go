@@ -55,6 +55,7 @@ type Images interface {
 	List(ctx context.Context) ([]sandbox.Image, error)
 	Get(ctx context.Context, ref string) (*sandbox.Image, error)
 	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	Tag(ctx context.Context, ref, name string) (*sandbox.Image, error)
 	Remove(ctx context.Context, ref string) error
 	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
