@@ -296,7 +296,7 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 	// Clean up even if the caller has left.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer done()
-	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStart, Message: publicMessage(err)})
+	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStartFailed, Message: publicMessage(err)})
 	m.detach(err)
 	if ferr := e.finish(ctx, m); ferr != nil {
 		e.log.ErrorContext(ctx, "failed creation was not cleaned up yet", "sandbox", m.sandboxID, "error", ferr)

@@ -169,7 +169,7 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	if why := m.why.Load(); why != nil && why.Deleting {
 		e.freeSnapshots() // the deleted sandbox does not need its newest snapshot any more
 	}
-	if reason != sandbox.ReasonStart && reason != "" && m.inst != nil {
+	if reason != sandbox.ReasonStartFailed && reason != "" && m.inst != nil {
 		e.cfg.Metrics.Ended(reason)
 	}
 	if reason != "" { // no reason: the sandbox is hibernated, which was logged

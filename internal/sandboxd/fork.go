@@ -566,7 +566,7 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 	g.SetLimit(fanOut)
 	for _, m := range f.machines {
 		m.createErr = cause
-		m.failure.Store(&store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStart, Message: publicMessage(cause)})
+		m.failure.Store(&store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStartFailed, Message: publicMessage(cause)})
 		m.detach(cause)
 		g.Go(func() error {
 			defer close(m.created)

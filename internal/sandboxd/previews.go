@@ -67,7 +67,7 @@ const wakeAgain = 10 * time.Second
 
 // failedLately returns an error if a resume of the sandbox has failed within wakeAgain.
 func (e *Engine) failedLately(r *store.Row) error {
-	if r.Reason != sandbox.ReasonStart || r.StoppedAt == nil {
+	if r.Reason != sandbox.ReasonStartFailed || r.StoppedAt == nil {
 		return nil
 	}
 	since := e.now().Sub(*r.StoppedAt)
@@ -139,7 +139,7 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 		return nil, nil, contextError(ctx)
 	}
 	if m.createErr != nil {
-		return nil, nil, stoppedError(d.Name, sandbox.ReasonStart, publicMessage(m.createErr))
+		return nil, nil, stoppedError(d.Name, sandbox.ReasonStartFailed, publicMessage(m.createErr))
 	}
 	return nil, nil, label.ErrAgain
 }

@@ -102,9 +102,9 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 	var f store.Failure
 	switch r.Status {
 	case sandbox.Pending:
-		f = store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStart, Message: "the daemon ended while it was being created"}
+		f = store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStartFailed, Message: "the daemon ended while it was being created"}
 	case sandbox.Resuming:
-		f = store.Failure{From: sandbox.Resuming, Reason: sandbox.ReasonStart, Message: "the daemon ended while it was being resumed"}
+		f = store.Failure{From: sandbox.Resuming, Reason: sandbox.ReasonStartFailed, Message: "the daemon ended while it was being resumed"}
 	case sandbox.Running, sandbox.Paused:
 		err := e.adopt(ctx, r)
 		if err == nil {

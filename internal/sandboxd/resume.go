@@ -143,7 +143,7 @@ func wakesBy(r *store.Row, w wake) bool {
 	case r.Status == sandbox.Hibernated:
 		return w >= wakeHibernated
 	}
-	if r.Status == sandbox.Failed && r.Reason == sandbox.ReasonStart && w < wakeAsked {
+	if r.Status == sandbox.Failed && r.Reason == sandbox.ReasonStartFailed && w < wakeAsked {
 		return false
 	}
 	return w >= wakeAll && r.Persistent || w == wakeAnew
@@ -181,7 +181,7 @@ func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParam
 	}
 	work := func() {
 		ctx := context.WithoutCancel(ctx)
-		r, err := e.store.Resume(ctx, m.sandboxID, m.id, ident.NewToken(), p.Anew, quota, e.now())
+		r, err := e.store.Resume(ctx, m.sandboxID, m.id, ident.NewToken(), p.Fresh, quota, e.now())
 		if err == nil && r == nil {
 			err = errRaced
 		}
@@ -218,7 +218,7 @@ func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams)
 		return nil, err
 	}
 	w := wakeAsked
-	if p.Anew {
+	if p.Fresh {
 		w = wakeAnew
 	}
 	for {

@@ -64,7 +64,7 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 		return nil, err
 	}
 	e.log.InfoContext(ctx, "snapshot made", "snapshot", snap.ID, "sandbox", r.ID, "kind", snap.Kind, "bytes", snap.SizeBytes,
-		"took", time.Duration(snap.Took), "paused", time.Duration(snap.Paused))
+		"took", time.Duration(snap.Duration), "paused", time.Duration(snap.Paused))
 	return &snap.Snapshot, nil
 }
 
@@ -233,7 +233,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 	}
 	e.at("committed")
 	snap.SizeBytes, snap.Build = manifest.Size(), manifest.Build.Cay
-	snap.Took, snap.Paused = usage.Millis(e.clock.Mono()-began), usage.Millis(time.Duration(state.Paused))
+	snap.Duration, snap.Paused = usage.Millis(e.clock.Mono()-began), usage.Millis(time.Duration(state.Paused))
 	if q.kind == sandbox.MemorySnapshot {
 		snap.Paused = usage.Millis(e.clock.Mono() - stood)
 	}

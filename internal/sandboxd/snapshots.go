@@ -257,7 +257,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 	}
 	e.at("snapshot-imported")
 	now := e.now()
-	row.CreatedAt, row.UpdatedAt, row.Took = now, now, usage.Millis(e.clock.Mono()-began)
+	row.CreatedAt, row.UpdatedAt, row.Duration = now, now, usage.Millis(e.clock.Mono()-began)
 	row.SizeBytes = m.Size()
 	if p.Expiration != nil && *p.Expiration != 0 {
 		expires := now.Add(time.Duration(*p.Expiration))

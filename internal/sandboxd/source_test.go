@@ -222,7 +222,7 @@ func TestSource_slow(t *testing.T) {
 		}
 		<-done
 		for _, anew := range []bool{false, true} {
-			if _, err := h.Resume(ctx, "slow", sandbox.ResumeParams{Anew: anew}); cay.CodeOf(err) != cay.Conflict && (anew || cay.CodeOf(err) != cay.Stopped) {
+			if _, err := h.Resume(ctx, "slow", sandbox.ResumeParams{Fresh: anew}); cay.CodeOf(err) != cay.Conflict && (anew || cay.CodeOf(err) != cay.Stopped) {
 				t.Errorf("anew %v: %v", anew, err)
 			}
 		}

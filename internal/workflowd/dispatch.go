@@ -181,7 +181,7 @@ func (d *dispatcher) attach(s *session) {
 		w.serves = append(w.serves, s)
 		w.define(def)
 	}
-	for _, run := range s.info.Survived {
+	for _, run := range s.info.HeldRuns {
 		d.survived[run] = s
 	}
 	d.mu.Unlock()
@@ -212,7 +212,7 @@ func (w *workflowQueue) define(def *workflow.DefinitionInfo) {
 func (d *dispatcher) remove(s *session) {
 	var orphans []*ticket
 	d.mu.Lock()
-	for _, run := range s.info.Survived {
+	for _, run := range s.info.HeldRuns {
 		if d.survived[run] == s {
 			delete(d.survived, run)
 		}

@@ -264,7 +264,7 @@ func (w *worker) hello(ctx context.Context, watch *sync.WaitGroup, m *protocol.M
 }
 
 func workerInfo(h *protocol.Hello) workflow.WorkerInfo {
-	info := workflow.WorkerInfo{Name: h.Name, Build: h.Build, Accept: h.Accept, MaxRuns: h.MaxRuns, Survived: h.Survived}
+	info := workflow.WorkerInfo{Name: h.Name, Build: h.Build, Accept: h.Accept, MaxRuns: h.MaxRuns, HeldRuns: h.Survived}
 	for _, d := range h.Definitions {
 		info.Definitions = append(info.Definitions, workflow.DefinitionInfo{
 			Name: d.Name, MaxRunning: d.MaxRunning, MaxRunningPerGroup: d.MaxRunningPerGroup,

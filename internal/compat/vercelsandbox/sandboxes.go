@@ -249,7 +249,7 @@ func (h *handler) handleGet(w http.ResponseWriter, r *http.Request) error {
 
 // resume makes a sandbox run, whatever its status.
 func (h *handler) resume(ctx context.Context, sb *sandbox.Sandbox) (*sandbox.Sandbox, error) {
-	resumed, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Anew: true})
+	resumed, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Fresh: true})
 	if cay.CodeOf(err) != cay.NotFound {
 		return resumed, err
 	}

@@ -92,7 +92,7 @@ func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Tim
 	case !status.Valid:
 		return "", cay.Errorf(cay.Conflict, "the sandbox made with idempotency key %q was deleted", q.Key).
 			WithHint("use a new key for a new sandbox")
-	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStart:
+	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStartFailed:
 		if _, err := forget(ctx, tx, earlier, "", now); err != nil {
 			return "", err
 		}

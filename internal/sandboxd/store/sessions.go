@@ -18,11 +18,11 @@ import (
 const maxSessions = 1000
 
 // atRest is the condition for sandboxes without a machine that can have another session
-// with Anew set. It includes sandboxes that failed to start: their image may exist by
+// with Fresh set. It includes sandboxes that failed to start: their image may exist by
 // now.
 const atRest = `status IN ('hibernated', 'stopped', 'failed')`
 
-// resumable is the condition for sandboxes that can be resumed without Anew.
+// resumable is the condition for sandboxes that can be resumed without Fresh.
 const resumable = `(` + atRest + ` AND (status = 'hibernated' OR persistent = 1))`
 
 func insertSession(ctx context.Context, tx *db.Tx, r *Row, now time.Time) error {

@@ -86,7 +86,7 @@ func (s *Store) scanSnapshot(from scanner) (*SnapshotRow, error) {
 	r.Missing = !stored && r.Status == sandbox.SnapshotCreated
 	r.CreatedAt, r.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	r.LastUsedAt, r.ExpiresAt = nullTime(used), nullTime(expires)
-	r.Took, r.Paused = millis(took), millis(paused)
+	r.Duration, r.Paused = millis(took), millis(paused)
 	return &r, nil
 }
 
@@ -201,7 +201,7 @@ func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) e
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
 		r.Image, r.Digest, r.Runtime, r.RuntimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
 		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), unixMilli(r.LastUsedAt), unixMilli(r.ExpiresAt),
-		ms(r.Took), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
+		ms(r.Duration), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
 		return SnapshotExists(r.Name)
 	}
