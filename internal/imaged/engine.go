@@ -58,17 +58,9 @@ func NewEngine(cfg Config) *Engine {
 	return &Engine{cfg, limit.New(limit.Bounds{All: math.MaxInt, Each: 1, Waiting: maxWaiting})}
 }
 
-func principal(ctx context.Context) (api.Principal, error) {
-	p, ok := api.PrincipalFrom(ctx)
-	if !ok {
-		return p, cay.Errorf(cay.Unauthenticated, "the request carries no token")
-	}
-	return p, nil
-}
-
 // seen is the store as the caller's team sees it.
 func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +70,7 @@ func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
 // mayWrite returns permission_denied unless the caller may add images, and remove its
 // team's images.
 func mayWrite(ctx context.Context) error {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err == nil && !p.WritesImages() {
 		err = cay.Errorf(cay.PermissionDenied, "this token may not bring images, or remove them").
 			WithHint("use a token of the team, or one made with: cay token create --project NAME --right %s", account.ImagesWrite)
@@ -92,7 +84,7 @@ func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err er
 	if err := mayWrite(ctx); err != nil {
 		return nil, nil, err
 	}
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil || p.Admin {
 		return e.cfg.Store, func() {}, err
 	}
@@ -158,7 +150,7 @@ func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.Ima
 
 // Build implements Service.
 func (e *Engine) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +237,7 @@ func (e *Engine) Tag(ctx context.Context, ref, name string) (*sandbox.Image, err
 	if err != nil {
 		return nil, err
 	}
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +257,7 @@ func (e *Engine) Remove(ctx context.Context, ref string) error {
 	if err := mayWrite(ctx); err != nil {
 		return err
 	}
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return err
 	}

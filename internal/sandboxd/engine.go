@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/limit"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
@@ -296,31 +295,16 @@ func (e *Engine) now() time.Time { return e.clock.Now().UTC().Truncate(time.Mill
 
 // caller returns the scope of the caller of ctx.
 func caller(ctx context.Context) (store.Scope, error) {
-	p, ok := api.PrincipalFrom(ctx)
-	if !ok || p.TeamID == "" {
-		return store.Scope{}, cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
+	p, err := api.RequirePrincipal(ctx)
+	if err != nil {
+		return store.Scope{}, err
 	}
 	return store.Scope{Team: p.TeamID, Project: p.ProjectID}, nil
 }
 
-// project returns the project of a request: the requested one if the caller reaches it,
-// else the token's own, else the team's default.
-func (e *Engine) project(ctx context.Context, sc store.Scope, asked string) (string, error) {
-	switch {
-	case asked == "" && sc.Project != "":
-		return sc.Project, nil
-	case asked == "" && sc.Team == account.DefaultTeam:
-		return account.DefaultProject, nil
-	case asked == "":
-		return "", cay.Errorf(cay.Invalid, "project_id is empty, and team %q has no default project", sc.Team).
-			WithHint("name a project, or use a token of one")
-	case sc.Project != "" && asked != sc.Project:
-		return "", cay.Errorf(cay.NotFound, "project %q not found", asked)
-	}
-	if err := e.cfg.Accounts.CheckProject(ctx, sc.Team, asked); err != nil {
-		return "", err
-	}
-	return asked, nil
+// project returns the project of a request; see api.Principal.Project.
+func (e *Engine) project(ctx context.Context, sc store.Scope, requested string) (string, error) {
+	return api.Principal{TeamID: sc.Team, ProjectID: sc.Project}.Project(ctx, e.cfg.Accounts, requested)
 }
 
 // InUse lists what a team, or one of its projects, has, as in "3 sandboxes, 1 drive"; ""
