@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -109,7 +110,7 @@ func (c *call) err(err error) error {
 		return context.Cause(c.m.ctx)
 	}
 	if c.caller.Err() != nil {
-		return contextError(c.caller)
+		return wire.ContextError(c.caller)
 	}
 	if cay.CodeOf(err) == cay.Unavailable {
 		c.awaitEnd()

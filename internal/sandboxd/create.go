@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -257,7 +258,7 @@ func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox
 		select {
 		case <-m.created:
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		if m.createErr != nil {
 			return nil, m.createErr
@@ -287,7 +288,7 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 	case ctx.Err() == context.Canceled:
 		err = errCreatorLeft
 	case ctx.Err() != nil:
-		err = contextError(ctx)
+		err = wire.ContextError(ctx)
 	}
 	m.createErr = err
 	e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
@@ -579,7 +580,7 @@ func (e *Engine) leaseSame(ctx context.Context, m *session, r *store.Row, digest
 // startError returns the reason why ctx ended, or err if ctx has not ended.
 func startError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	return err
 }

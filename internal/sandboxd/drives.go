@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -289,7 +290,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *sess
 	select {
 	case <-m.created:
 	case <-ctx.Done():
-		return false, contextError(ctx)
+		return false, wire.ContextError(ctx)
 	}
 	var (
 		saved  bool
@@ -310,7 +311,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *sess
 	select {
 	case <-m.gone:
 	case <-ctx.Done():
-		return false, contextError(ctx)
+		return false, wire.ContextError(ctx)
 	}
 	if e.live(m.sandboxID) == m { // the machine has not ended, Close has detached it
 		return false, context.Cause(m.ctx)

@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -43,7 +44,7 @@ func (e *Engine) WatchSandboxes(ctx context.Context, p sandbox.ChangeParams) (sa
 	if err != nil {
 		return nil, err
 	}
-	w.EndWith(ctx, func() error { return contextError(ctx) })
+	w.EndWith(ctx, func() error { return wire.ContextError(ctx) })
 	return w, nil
 }
 
@@ -70,7 +71,7 @@ func (e *Engine) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch
 func watching[T any](ctx context.Context, m *session, f *feed.Feed[T]) (*feed.Watch[T], context.Context, error) {
 	w, feeding, err := f.Add(ctx)
 	if err == nil {
-		w.EndWith(ctx, func() error { return contextError(ctx) })
+		w.EndWith(ctx, func() error { return wire.ContextError(ctx) })
 		w.EndWith(m.ctx, func() error { return ended(m) })
 	}
 	return w, feeding, err
@@ -134,7 +135,7 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 	if err != nil {
 		w.Close()
 		if ctx.Err() != nil {
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		return nil, e.machineError(m, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -446,7 +447,7 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = contextError(ctx)
+			err = wire.ContextError(ctx)
 		}
 	}()
 	if f.live != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/label"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -136,7 +137,7 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 	select {
 	case <-m.created:
 	case <-ctx.Done():
-		return nil, nil, contextError(ctx)
+		return nil, nil, wire.ContextError(ctx)
 	}
 	if m.createErr != nil {
 		return nil, nil, stoppedError(d.Name, sandbox.ReasonStartFailed, publicMessage(m.createErr))

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/flowlog"
@@ -16,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/outbound"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -145,7 +145,7 @@ func (m *session) lock(ctx context.Context) error {
 	case <-m.ctx.Done():
 		return context.Cause(m.ctx)
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 }
 
@@ -223,7 +223,7 @@ func (m *session) settle(ctx context.Context) error {
 	select {
 	case <-settled:
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	return nil
 }
@@ -262,16 +262,4 @@ func (m *session) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	r.UnresponsiveSince = m.answers.Load().since
 	r.Usage = m.meter.At(mono)
 	r.SetTotal()
-}
-
-// contextError returns the error for the caller of a ctx that has ended.
-func contextError(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if cay.CodeOf(cause) != cay.Internal {
-		return cause
-	}
-	if ctx.Err() == context.DeadlineExceeded {
-		return cay.Errorf(cay.DeadlineExceeded, "the time given was not enough: %w", cause)
-	}
-	return cay.Errorf(cay.Canceled, "the caller gave up: %w", cause)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -183,7 +184,7 @@ func (e *Engine) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser,
 		defer stop()
 		defer files.Close()
 		// Unblocks a write that nobody reads when the context ends.
-		defer context.AfterFunc(ctx, func() { writer.CloseWithError(contextError(ctx)) })()
+		defer context.AfterFunc(ctx, func() { writer.CloseWithError(wire.ContextError(ctx)) })()
 		writer.CloseWithError(files.Export(ctx, writer))
 	})
 	if !begun {

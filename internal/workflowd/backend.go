@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/workflowd/protocol"
 	"github.com/cayhq/cay/workflow"
 )
@@ -199,7 +200,7 @@ func (b *backend) WaitEnd(ctx context.Context, id string) (*workflow.RunInfo, *w
 		}
 		select {
 		case <-ctx.Done():
-			return nil, nil, contextError(ctx)
+			return nil, nil, wire.ContextError(ctx)
 		case <-sub.wake:
 		}
 		seen := sub.take()
@@ -286,7 +287,7 @@ func (f *follower) ReadEvents(ctx context.Context) ([]workflow.Event, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		case <-f.sub.wake:
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -87,7 +88,7 @@ func (l *lane) push(ctx context.Context, o *op) error {
 		}
 		if ctx.Err() != nil {
 			l.mu.Unlock()
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		}
 	}
 	if l.closed {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 // The engine's part in sharing a database with other processes. A lane only touches runs
@@ -335,7 +336,7 @@ func (e *Engine) send(ctx context.Context, m Message) error {
 			}
 		}
 		if ctx.Err() != nil {
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		}
 		if !e.sleep(wait) {
 			return errClosed
@@ -547,7 +548,7 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 		if !leaves {
 			n++
 		} else if ctx.Err() != nil {
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		if !e.sleep(firstRetry) {
 			break

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -63,7 +64,7 @@ func (s *session) hold(ctx context.Context, l *lane, run string, lease uint64) (
 		return o.on, err
 	case <-ctx.Done():
 		if taken.CompareAndSwap(false, true) {
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 	case <-s.ending:
 		if taken.CompareAndSwap(false, true) {
