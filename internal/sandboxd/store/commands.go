@@ -119,32 +119,25 @@ func (s *Store) SessionOfCommand(ctx context.Context, r *Row, id string) (*KeptS
 
 // CommandBlobs returns the blobs that sessions refer to.
 func (s *Store) CommandBlobs(ctx context.Context) (map[string]bool, error) {
-	return s.blobs(ctx, `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
+	return s.names(ctx, "blobs of commands", `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
 }
 
 // GoneCommands returns up to 1000 blobs whose files are to be removed.
 func (s *Store) GoneCommands(ctx context.Context) (map[string]bool, error) {
-	return s.blobs(ctx, `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
+	return s.names(ctx, "blobs of commands", `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
 }
 
-func (s *Store) blobs(ctx context.Context, query string) (map[string]bool, error) {
-	rows, err := s.db.Query(ctx, query)
+// names returns the set of the texts that a query selects; what names them in errors.
+func (s *Store) names(ctx context.Context, what, query string) (map[string]bool, error) {
+	all, err := db.Collect(ctx, s.db, db.Column[string], query)
 	if err != nil {
-		return nil, fmt.Errorf("read blobs of commands: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
-	defer rows.Close()
-	all := make(map[string]bool)
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, fmt.Errorf("read blobs of commands: %w", db.Error(err))
-		}
-		all[name] = true
+	set := make(map[string]bool, len(all))
+	for _, name := range all {
+		set[name] = true
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read blobs of commands: %w", db.Error(err))
-	}
-	return all, nil
+	return set, nil
 }
 
 // CommandsRemoved records that the files of a blob listed by GoneCommands are removed.

@@ -162,33 +162,29 @@ var sessionQuery = func() string {
 
 // sessions returns the sessions that a query selects.
 func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]*SessionRow, error) {
-	rows, err := s.db.Query(ctx, sessionQuery+where, args...)
+	all, err := db.Collect(ctx, s.db, scanSession, sessionQuery+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read sessions: %w", err)
 	}
-	defer rows.Close()
-	var all []*SessionRow
-	for rows.Next() {
-		var (
-			v                = new(SessionRow)
-			timeout, created int64
-			started, stopped sql.NullInt64
-			cpu, wall        int64
-		)
-		if err := rows.Scan(&v.ID, &v.SandboxID, &v.Number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
-			&v.Status, &v.Reason, &v.Message, &timeout, &started, &stopped,
-			&cpu, &wall, &v.Usage.MemoryPeak, &v.Usage.IngressBytes, &v.Usage.EgressBytes); err != nil {
-			return nil, fmt.Errorf("read sessions: %w", db.Error(err))
-		}
-		v.Timeout, v.CreatedAt = millis(timeout), time.UnixMilli(created).UTC()
-		v.StartedAt, v.StoppedAt = nullTime(started), nullTime(stopped)
-		v.Usage.ActiveCPU, v.Usage.WallTime = millis(cpu), millis(wall)
-		all = append(all, v)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read sessions: %w", db.Error(err))
-	}
 	return all, nil
+}
+
+func scanSession(from db.Scanner) (*SessionRow, error) {
+	var (
+		v                = new(SessionRow)
+		timeout, created int64
+		started, stopped sql.NullInt64
+		cpu, wall        int64
+	)
+	if err := from.Scan(&v.ID, &v.SandboxID, &v.Number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
+		&v.Status, &v.Reason, &v.Message, &timeout, &started, &stopped,
+		&cpu, &wall, &v.Usage.MemoryPeak, &v.Usage.IngressBytes, &v.Usage.EgressBytes); err != nil {
+		return nil, err
+	}
+	v.Timeout, v.CreatedAt = millis(timeout), time.UnixMilli(created).UTC()
+	v.StartedAt, v.StoppedAt = nullTime(started), nullTime(stopped)
+	v.Usage.ActiveCPU, v.Usage.WallTime = millis(cpu), millis(wall)
+	return v, nil
 }
 
 // SessionsOf returns a page of the sessions of a sandbox, and one row more if there is

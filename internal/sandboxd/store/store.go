@@ -57,9 +57,7 @@ const columns = `id, team_id, project_id, name, status, reason, message, deletin
 	persistent, session_id, session_timeout, next, snapshot_id, hibernation_id, frozen, snapshot_expiration, retention, mounts,
 	total_cpu, total_wall, total_memory_peak, total_ingress_bytes, total_egress_bytes, annotations, status_at`
 
-type scanner interface{ Scan(dest ...any) error }
-
-func (s *Store) scan(from scanner) (*Row, error) {
+func (s *Store) scan(from db.Scanner) (*Row, error) {
 	var (
 		r                           Row
 		env, imageEnv, tags         string
@@ -203,21 +201,9 @@ func (s *Store) one(ctx context.Context, missing error, query string, args ...an
 }
 
 func (s *Store) all(ctx context.Context, query string, args ...any) ([]*Row, error) {
-	rows, err := s.db.Query(ctx, query, args...)
+	all, err := db.Collect(ctx, s.db, s.scan, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read sandboxes: %w", err)
-	}
-	defer rows.Close()
-	var all []*Row
-	for rows.Next() {
-		r, err := s.scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read sandboxes: %w", db.Error(err))
-		}
-		all = append(all, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read sandboxes: %w", db.Error(err))
 	}
 	return all, nil
 }
