@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/patch"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
@@ -129,10 +130,10 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	if p.Network != nil { // set, so that the snapshot's policy is not inherited
 		c.Network = p.Network.WithDefaults()
 	}
-	set(&c.VCPUs, p.VCPUs)
-	set(&c.MemoryMB, p.MemoryMB)
-	set(&c.Timeout, p.Timeout)
-	set(&c.IdleTimeout, p.IdleTimeout)
+	patch.Set(&c.VCPUs, p.VCPUs)
+	patch.Set(&c.MemoryMB, p.MemoryMB)
+	patch.Set(&c.Timeout, p.Timeout)
+	patch.Set(&c.IdleTimeout, p.IdleTimeout)
 	q, err := e.request(ctx, sc, c)
 	if err != nil {
 		return nil, err
@@ -140,13 +141,6 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	f.Row, f.network, f.Quota = *q.Row, q.Network, q.Quota
 	f.from, err = e.openOrigin(ctx, &f.Row)
 	return f, err
-}
-
-// set sets a field to a value, if there is one.
-func set[T any](field, value *T) {
-	if value != nil {
-		*field = *value
-	}
 }
 
 func newForking(p sandbox.ForkParams) *forking {
@@ -354,28 +348,18 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 		Run: store.Run{RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv, GuestToken: r.GuestToken},
 	}
 	t := &f.Row
-	set(&t.VCPUs, p.VCPUs)
-	set(&t.MemoryMB, p.MemoryMB)
-	set(&t.Timeout, p.Timeout)
-	set(&t.IdleTimeout, p.IdleTimeout)
-	set(&t.Persistent, p.Persistent)
-	set(&t.SnapshotExpiration, p.SnapshotExpiration)
+	patch.Set(&t.VCPUs, p.VCPUs)
+	patch.Set(&t.MemoryMB, p.MemoryMB)
+	patch.Set(&t.Timeout, p.Timeout)
+	patch.Set(&t.IdleTimeout, p.IdleTimeout)
+	patch.Set(&t.Persistent, p.Persistent)
+	patch.Set(&t.SnapshotExpiration, p.SnapshotExpiration)
 	t.Timeout = usage.Millis(time.Duration(t.Timeout))
-	if p.Retention != nil {
-		t.Retention = p.Retention
-	}
-	if p.Env != nil {
-		t.Env = p.Env
-	}
-	if p.Tags != nil {
-		t.Tags = p.Tags
-	}
-	if p.Annotations != nil {
-		t.Annotations = p.Annotations
-	}
-	if p.Mounts != nil {
-		t.Mounts = p.Mounts
-	}
+	t.Retention = cmp.Or(p.Retention, t.Retention)
+	patch.SetMap(&t.Env, p.Env)
+	patch.SetMap(&t.Tags, p.Tags)
+	patch.SetMap(&t.Annotations, p.Annotations)
+	patch.SetSlice(&t.Mounts, p.Mounts)
 	if p.Ports != nil {
 		t.Ports = c.Ports
 	}
