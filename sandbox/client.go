@@ -137,7 +137,7 @@ func (c *Client) none(ctx context.Context, method string, body any, ref string, 
 }
 
 // Create makes a sandbox and returns when it answers commands. Errors: invalid,
-// already_exists (name), not_found (image), quota_exceeded, no_space,
+// source_unavailable, already_exists (name), not_found (image), quota_exceeded, no_space,
 // unavailable. If p has no IdempotencyKey, Create generates one, so that
 // repeating a request whose answer was lost does not make a second sandbox.
 func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {

@@ -26,7 +26,8 @@ var (
 // without stopping anything.
 type Service interface {
 	// Create creates a sandbox and returns when it answers commands. Errors: invalid,
-	// already_exists (name), not_found (image), quota_exceeded, no_space, unavailable.
+	// source_unavailable, already_exists (name), not_found (image), quota_exceeded, no_space,
+	// unavailable.
 	Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	Get(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error)

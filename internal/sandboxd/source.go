@@ -18,13 +18,13 @@ import (
 var errUnfilled = errors.New("source")
 
 // fill makes the guest of a sandbox that is being created fetch its source. No caller can
-// reach the guest yet. Errors: invalid, unavailable.
+// reach the guest yet. Errors: invalid, source_unavailable.
 func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 	if r.Source == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.SourceTimeout,
-		cay.Errorf(cay.Unavailable, "the source was not fetched within %v", e.cfg.Limits.SourceTimeout))
+		cay.Errorf(cay.SourceUnavailable, "the source was not fetched within %v", e.cfg.Limits.SourceTimeout))
 	defer cancel()
 	begun := e.clock.Mono()
 	m.imageEnv, m.env = r.ImageEnv, r.Env
@@ -45,8 +45,8 @@ func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 func sourceError(s sandbox.Source, err error) error {
 	code := cay.Invalid
 	switch cay.CodeOf(err) {
-	case cay.Unavailable, cay.QuotaExceeded, cay.DeadlineExceeded, cay.Internal:
-		code = cay.Unavailable
+	case cay.SourceUnavailable, cay.Unavailable, cay.QuotaExceeded, cay.DeadlineExceeded, cay.Internal:
+		code = cay.SourceUnavailable
 	case cay.Canceled:
 		return err
 	}

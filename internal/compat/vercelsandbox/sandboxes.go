@@ -93,12 +93,9 @@ func (h *handler) notMade(ctx context.Context, q *createRequest, snapshot string
 		return h.snapshotGone(ctx, snapshot, err)
 	case cay.Invalid:
 		return h.timeoutRefused(q.Timeout, err)
-	case cay.Unavailable:
-		// Clients would retry for half a minute for a source that cannot be
-		// fetched.
-		if q.Source != nil && strings.HasPrefix(err.Error(), "source: ") {
-			return shaped(http.StatusBadRequest, codeBadRequest, err)
-		}
+	case cay.SourceUnavailable:
+		// Clients retry every 5xx for half a minute.
+		return shaped(http.StatusBadRequest, codeBadRequest, err)
 	}
 	return err
 }
