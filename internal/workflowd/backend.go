@@ -79,7 +79,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 		Priority: p.Priority, Parent: p.Parent, Root: p.Root, Previous: p.Previous,
 	}
 	if c.run.Priority == 0 {
-		c.run.Priority = e.dispatch.definition(line{project, p.Workflow}).Priority
+		c.run.Priority = e.dispatch.definition(workflowName{project, p.Workflow}).Priority
 	}
 	if err := checkNumber("a run's priority", c.run.Priority); err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 func (e *Engine) expiry(r *liveRun) int64 {
 	keep := r.retention
 	if keep == 0 {
-		keep = protocol.DurationMillis(e.dispatch.definition(r.line()).Retention)
+		keep = protocol.DurationMillis(e.dispatch.definition(r.workflowName()).Retention)
 		if r.log.Run.Kind.External() {
 			keep = e.cfg.Retention.Milliseconds()
 		}

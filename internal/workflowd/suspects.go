@@ -131,7 +131,7 @@ func (d *dispatcher) suspectsLocked() []grant {
 // cell may never be empty. After that time its try is not charged.
 func (d *dispatcher) turnLocked(t *ticket, now time.Time) *session {
 	var best *session
-	for _, s := range d.queueLocked(t.line).serves {
+	for _, s := range d.queueLocked(t.workflow).serves {
 		if s.cell.turn == "" && s.load < s.info.MaxRuns && s.accepts(t.build) && (best == nil || s.cell.load < best.cell.load) {
 			best = s
 		}
@@ -155,7 +155,7 @@ func (d *dispatcher) turnLocked(t *ticket, now time.Time) *session {
 // strandedLocked removes the suspects whose workflow no worker of this process has.
 func (d *dispatcher) strandedLocked() (stranded []*ticket) {
 	d.suspects = slices.DeleteFunc(d.suspects, func(t *ticket) bool {
-		if slices.ContainsFunc(d.queueLocked(t.line).serves, func(s *session) bool { return s.accepts(t.build) }) {
+		if slices.ContainsFunc(d.queueLocked(t.workflow).serves, func(s *session) bool { return s.accepts(t.build) }) {
 			return false
 		}
 		stranded = append(stranded, t)
