@@ -92,7 +92,7 @@ func (e *Engine) usable(ctx context.Context, ref string, w wake) (*session, erro
 	if err != nil {
 		return nil, err
 	}
-	return e.awake(ctx, r, w, sandbox.ResumeParams{})
+	return e.ensureRunning(ctx, r, w, sandbox.ResumeParams{})
 }
 
 // err converts an error of the guest client to the error that the caller gets: the reason

@@ -113,15 +113,15 @@ func (e *Engine) cloneDrive(ctx context.Context, sc store.Scope, from string, d 
 
 // GetDrive implements Drives.
 func (e *Engine) GetDrive(ctx context.Context, ref string) (*sandbox.Drive, error) {
-	d, err := e.foundDrive(ctx, ref)
+	d, err := e.lookupDrive(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	return &d.Drive, nil
 }
 
-// foundDrive returns the drive that the caller's ref names.
-func (e *Engine) foundDrive(ctx context.Context, ref string) (*store.DriveRow, error) {
+// lookupDrive returns the drive that the caller's ref names.
+func (e *Engine) lookupDrive(ctx context.Context, ref string) (*store.DriveRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (e *Engine) ListDrives(ctx context.Context, p sandbox.DriveListParams) (*sa
 
 // SaveDrive implements Drives.
 func (e *Engine) SaveDrive(ctx context.Context, ref string) (*sandbox.Drive, error) {
-	d, err := e.foundDrive(ctx, ref)
+	d, err := e.lookupDrive(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (e *Engine) SaveDrive(ctx context.Context, ref string) (*sandbox.Drive, err
 
 // DeleteDrive implements Drives.
 func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
-	d, err := e.foundDrive(ctx, ref)
+	d, err := e.lookupDrive(ctx, ref)
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	}
 	e.endFlows(ctx, m, io.EOF)
 	m.free()
-	kept := m.keptOf()
+	kept := m.archiveOf()
 	if err := e.store.Ended(ctx, m.sandboxID, m.sessionID(), m.meter.Total(), kept, e.now()); err != nil {
 		return fmt.Errorf("record end of sandbox %s: %w", m.sandboxID, err)
 	}

@@ -38,7 +38,7 @@ type Engine struct {
 
 	watchers *feed.Hub // the store tells it of changes
 
-	keeper keeper // deletes and checks snapshots
+	janitor janitor // deletes and checks snapshots
 
 	labels *label.Book[*session]
 
@@ -85,7 +85,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		boots:     limit.New(limit.Bounds{All: cfg.Limits.Boots, Waiting: cfg.Limits.BootQueue}),
 		calls:     limit.New(limit.Bounds{All: cfg.Limits.Calls, Each: max(1, cfg.Limits.Calls/2)}),
 		conns:     limit.New(limit.Bounds{All: cfg.Limits.Conns, Each: max(1, cfg.Limits.Conns/2)}),
-		keeper:    keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
+		janitor:   janitor{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
 		reading:   make(chan struct{}, maxReading),
 		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),
 	}
@@ -109,10 +109,10 @@ func (e *Engine) Open(ctx context.Context) error {
 	e.armSampler()
 	e.armRecovery(firstRetry)
 	if len(e.pools.all) > 0 {
-		e.background(e.pools.keep)
+		e.background(e.pools.refill)
 	}
 	if e.cfg.Snapshots != nil {
-		e.background(e.keepSnapshots)
+		e.background(e.runJanitor)
 	}
 	e.openDrives()
 	e.openCommandBlobs()
@@ -148,7 +148,7 @@ func (e *Engine) Close() {
 	e.sample(context.Background(), machines)
 	var wg sync.WaitGroup
 	for _, m := range machines {
-		wg.Go(func() { e.letGo(m) })
+		wg.Go(func() { e.releaseMachine(m) })
 	}
 	wg.Wait()
 	e.wg.Wait()
@@ -157,8 +157,8 @@ func (e *Engine) Close() {
 	}
 }
 
-// letGo releases one machine when the engine closes.
-func (e *Engine) letGo(m *session) {
+// releaseMachine releases one machine when the engine closes.
+func (e *Engine) releaseMachine(m *session) {
 	if s := m.state(); s == sandbox.Pending || s == sandbox.Resuming {
 		m.cancel(errClosing)
 	}
@@ -315,7 +315,7 @@ func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, e
 	if err != nil {
 		return "", err
 	}
-	snapshots, drives, err := e.store.CountKept(ctx, sc)
+	snapshots, drives, err := e.store.CountSaved(ctx, sc)
 	if err != nil {
 		return "", err
 	}

@@ -16,7 +16,7 @@ func (e *Engine) Flows(ctx context.Context, ref string, p sandbox.FlowParams) (*
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	if p.Limit != 0 {
 		return nil, cay.Errorf(cay.Invalid, "limit %d is given for a watch, which has none", p.Limit)
 	}
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

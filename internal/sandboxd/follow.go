@@ -37,7 +37,7 @@ func (e *Engine) WatchSandboxes(ctx context.Context, p sandbox.ChangeParams) (sa
 		if err != nil {
 			return nil, err
 		}
-		e.bringUpToDate(ctx, []*store.Row{r}, time.Second)
+		e.refreshRows(ctx, []*store.Row{r}, time.Second)
 		return &r.Sandbox, nil
 	}
 	w, err := e.watchers.Watch(l.Scope.Team, l.Scope.Project, read)
@@ -88,12 +88,12 @@ func ended(m *session) error {
 
 // running returns a running sandbox or, if paused is set, a running or paused one.
 func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *session, error) {
-	r, m, err := e.withMachine(ctx, ref)
+	r, m, err := e.lookupWithMachine(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
 	if m == nil || r.Status != sandbox.Running && !(paused && r.Status == sandbox.Paused) {
-		return nil, nil, e.unusable(r)
+		return nil, nil, e.statusError(r)
 	}
 	return r, m, nil
 }

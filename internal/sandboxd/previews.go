@@ -56,7 +56,7 @@ func (e *Engine) WakePreview(ctx context.Context, name string) (*PreviewTarget, 
 		if err := e.failedLately(asleep); err != nil {
 			return nil, err
 		}
-		if _, err := e.awake(ctx, asleep, wakeAll, sandbox.ResumeParams{}); err != nil {
+		if _, err := e.ensureRunning(ctx, asleep, wakeAll, sandbox.ResumeParams{}); err != nil {
 			return nil, err
 		}
 	}
@@ -84,7 +84,7 @@ func (e *Engine) failedLately(r *store.Row) error {
 // asleep.
 func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, asleep *store.Row, err error) {
 	l, err := e.labels.Find(ctx, name, func(ctx context.Context, d store.Declared) (m *session, ok bool, err error) {
-		m, asleep, err = e.visited(ctx, d)
+		m, asleep, err = e.previewSession(ctx, d)
 		return m, m != nil, err
 	})
 	if err != nil {
@@ -100,9 +100,9 @@ func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, as
 	return t, asleep, nil
 }
 
-// visited returns the session of a label's sandbox once it runs, or the row of the
+// previewSession returns the session of a label's sandbox once it runs, or the row of the
 // sandbox if it is asleep. Errors: label.ErrAgain, and those of Preview.
-func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asleep *store.Row, err error) {
+func (e *Engine) previewSession(ctx context.Context, d store.Declared) (m *session, asleep *store.Row, err error) {
 	m = e.live(d.SandboxID)
 	if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
 		r, err := e.store.Get(ctx, d.SandboxID)
@@ -112,11 +112,11 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 		switch {
 		case err != nil || wakes(r):
 		case m == nil && (r.Status == sandbox.Running || r.Status == sandbox.Paused):
-			if err = e.absent(ctx, r); errors.Is(err, errRaced) {
+			if err = e.missingMachineError(ctx, r); errors.Is(err, errRaced) {
 				err = label.ErrAgain
 			}
 		default:
-			err = e.unusable(r)
+			err = e.statusError(r)
 		}
 		return nil, r, err
 	}
@@ -124,15 +124,15 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 	case sandbox.Running:
 		return m, nil, nil
 	case sandbox.Paused:
-		return nil, nil, e.unusable(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
+		return nil, nil, e.statusError(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
 	case sandbox.Stopping:
 		<-m.ctx.Done() // ended, or about to end
 		if m.persistent() {
-			return nil, nil, cmp.Or(e.settleEnd(ctx, m), label.ErrAgain)
+			return nil, nil, cmp.Or(e.awaitCleanup(ctx, m), label.ErrAgain)
 		}
 		return nil, nil, context.Cause(m.ctx)
 	case sandbox.Hibernated:
-		return nil, nil, cmp.Or(m.settle(ctx), label.ErrAgain)
+		return nil, nil, cmp.Or(m.awaitHibernation(ctx), label.ErrAgain)
 	}
 	select {
 	case <-m.created:
@@ -153,7 +153,7 @@ func (e *Engine) CreateLink(ctx context.Context, ref string, port int, p sandbox
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r, _, err := e.current(ctx, ref)
+	r, _, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

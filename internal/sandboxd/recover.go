@@ -136,7 +136,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 			return err
 		}
 	}
-	var k store.KeptCommands
+	var k store.CommandArchive
 	if r.StartedAt == nil {
 		k.Blob = store.NoCommands
 	}

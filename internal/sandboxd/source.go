@@ -13,13 +13,13 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// errUnfilled is the cause of a creation that failed because its source could not be
+// errSourceMissing is the cause of a creation that failed because its source could not be
 // fetched.
-var errUnfilled = errors.New("source")
+var errSourceMissing = errors.New("source")
 
-// fill makes the guest of a sandbox that is being created fetch its source. No caller can
+// fetchSource makes the guest of a sandbox that is being created fetch its source. No caller can
 // reach the guest yet. Errors: invalid, source_unavailable.
-func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
+func (e *Engine) fetchSource(ctx context.Context, m *session, r *store.Row) error {
 	if r.Source == nil {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 		// The image need not contain any authority.
 		req.Roots = string(e.certificates(r.Network)) + string(e.cfg.Trust.Public())
 	}
-	if err := m.guest.Fill(ctx, req); err != nil {
+	if err := m.guest.FetchSource(ctx, req); err != nil {
 		return sourceError(*r.Source, startError(ctx, err))
 	}
 	e.cfg.Metrics.CreatePhase("source", e.clock.Mono()-begun)
@@ -51,7 +51,7 @@ func sourceError(s sandbox.Source, err error) error {
 		return err
 	}
 	hide := secretsOf(s)
-	out := cay.Errorf(code, "%w: %s", errUnfilled, hide.Replace(err.Error()))
+	out := cay.Errorf(code, "%w: %s", errSourceMissing, hide.Replace(err.Error()))
 	var why *cay.Error
 	if errors.As(err, &why) {
 		out.Hint = hide.Replace(why.Hint)

@@ -340,8 +340,8 @@ func (s *Store) IsDriveBlob(ctx context.Context, id string) (is bool, err error)
 	return is, err
 }
 
-// CountKept returns how many snapshots and drives a team has, or one project of it.
-func (s *Store) CountKept(ctx context.Context, sc Scope) (snapshots, drives int, err error) {
+// CountSaved returns how many snapshots and drives a team has, or one project of it.
+func (s *Store) CountSaved(ctx context.Context, sc Scope) (snapshots, drives int, err error) {
 	err = s.db.QueryRow(ctx, `SELECT
 		(SELECT count(*) FROM sandbox_snapshots WHERE team_id = ? AND (? = '' OR project_id = ?) AND status = 'created'),
 		(SELECT count(*) FROM sandbox_drives WHERE team_id = ? AND (? = '' OR project_id = ?))`,

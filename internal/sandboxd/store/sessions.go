@@ -295,7 +295,7 @@ func (s *Store) EndSnapshot(ctx context.Context, r *Row) (*SnapshotRow, error) {
 // Hibernated records that a sandbox is hibernated in a snapshot of its own, with the
 // usage up to that moment. It returns false and records nothing if the sandbox was
 // neither running nor paused.
-func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usage, k KeptCommands, now time.Time) (ok bool, err error) {
+func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usage, k CommandArchive, now time.Time) (ok bool, err error) {
 	defer s.changing(ctx, snap.SandboxID)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'hibernated', hibernation_id = ?, frozen = 0, reason = '', message = '',

@@ -478,9 +478,9 @@ func (s *Store) SnapshotRemoved(ctx context.Context, id string) error {
 	return nil
 }
 
-// KeptSnapshots returns the ids of the snapshots that should have files. The value says
+// StoredSnapshots returns the ids of the snapshots that should have files. The value says
 // whether the files existed at the last check.
-func (s *Store) KeptSnapshots(ctx context.Context) (map[string]bool, error) {
+func (s *Store) StoredSnapshots(ctx context.Context) (map[string]bool, error) {
 	kept := make(map[string]bool)
 	_, err := db.Collect(ctx, s.db, func(row db.Scanner) (struct{}, error) {
 		var id string

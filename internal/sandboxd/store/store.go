@@ -178,9 +178,9 @@ func (s *Store) OfMachine(ctx context.Context, machine string) (*Row, error) {
 		WHERE id = (SELECT sandbox_id FROM sandbox_sessions v WHERE v.id = ?)`, machine)
 }
 
-// Again reads the row of a sandbox again. The new row is restricted to the same session
+// Reread reads the row of a sandbox again. The new row is restricted to the same session
 // as r, if any.
-func (s *Store) Again(ctx context.Context, r *Row) (*Row, error) {
+func (s *Store) Reread(ctx context.Context, r *Row) (*Row, error) {
 	now, err := s.Get(ctx, r.ID)
 	if err == nil {
 		now.Only = r.Only
@@ -297,7 +297,7 @@ func (s *Store) Fail(ctx context.Context, id string, f Failure, now time.Time) (
 
 // Ended records the final usage of a stopping sandbox, and that nothing of its machine is
 // left. A row marked as deleting is removed.
-func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, k KeptCommands, now time.Time) error {
+func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, k CommandArchive, now time.Time) error {
 	defer s.changing(ctx, id)()
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if err := setCommands(ctx, tx, session, k, s.opts.MaxCommands); err != nil {

@@ -91,7 +91,7 @@ func TestTransitions(t *testing.T) {
 			return s.Fail(ctx, id, Failure{sandbox.Running, sandbox.ReasonOOM, ""}, now)
 		}},
 		{"ended", []sandbox.Status{sandbox.Stopping, sandbox.Stopped}, func(id string) (bool, error) {
-			if err := s.Ended(ctx, id, sessionOf(id), sandbox.Usage{}, KeptCommands{}, now); err != nil {
+			if err := s.Ended(ctx, id, sessionOf(id), sandbox.Usage{}, CommandArchive{}, now); err != nil {
 				return false, err
 			}
 			return changedTo(sandbox.Stopped, id)
