@@ -18,7 +18,7 @@ export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean \
   test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-newest \
-  race-all stress leaks crash faults fuzz vuln bench bench-gateway opponents \
+  race-all stress leaks crash faults fuzz vuln bench bench-gateway cay-bench opponents changelog \
   deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
@@ -259,13 +259,21 @@ vuln:
 opponents:
 	cd bench/opponents && $(GO) build -o ../../bin/cay-opponents .
 
+## cay-bench: bin/cay-bench, which measures; it is no part of the release
+cay-bench: inside
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay-bench ./cmd/cay-bench
+
 ## bench: measure this machine; see docs/benchmarks.md
-bench: build opponents
-	$(SUDO) bin/cay bench
+bench: build cay-bench opponents
+	$(SUDO) bin/cay-bench
 
 ## bench-gateway: the AI gateway alone, with what it is compared with
-bench-gateway: build bench-gateway-deps
-	$(SUDO) bin/cay bench gateway
+bench-gateway: build cay-bench bench-gateway-deps
+	$(SUDO) bin/cay-bench gateway
+
+## changelog: print the changes of each version; go run ./internal/changelog 0.1.0 prints one
+changelog:
+	@$(GO) run ./internal/changelog
 
 FUZZTIME ?= 10s
 

@@ -283,7 +283,7 @@ func TestArch_Imports(t *testing.T) {
 			reason: "the pages are a client of the API: nothing depends on them",
 		},
 		{
-			imported: "internal/sandboxd/gvisor", by: []string{"internal/daemon", "cmd/cay", "cmd/cay-sentry", "bench"}, tests: true,
+			imported: "internal/sandboxd/gvisor", by: []string{"internal/daemon", "cmd/cay", "cmd/cay-bench", "cmd/cay-sentry", "bench"}, tests: true,
 			reason: "engines know machine.Runtime only; commands must call HandleReexec",
 		},
 		{
@@ -361,11 +361,14 @@ func TestArch_KitsKnowNoSlice(t *testing.T) {
 	}
 }
 
-// The released program has no code that is for tests only.
+// The released program has no code that is for tests or for measurements only.
 func TestArch_NoTestCodeInRelease(t *testing.T) {
 	for _, dep := range find(t, "cmd/cay").Deps {
 		if strings.HasPrefix(dep, module+"/") && (isTestSupport(relative(dep)) || within(relative(dep), "internal/sandboxd/fake")) {
 			t.Errorf("cmd/cay links %s, which is for tests", relative(dep))
+		}
+		if within(relative(dep), "bench") {
+			t.Errorf("cmd/cay links %s, which is for cmd/cay-bench", relative(dep))
 		}
 	}
 }

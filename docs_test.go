@@ -1,13 +1,18 @@
 package cay_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,8 +94,9 @@ func TestDocs_Template(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// Links between pages lead somewhere.
-func TestDocs_Links(t *testing.T) {
+// pages calls f with the name and the text of each Markdown file.
+func pages(t *testing.T, f func(path, text string)) {
+	t.Helper()
 	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -98,21 +104,231 @@ func TestDocs_Links(t *testing.T) {
 		if e.IsDir() && path != "." && notOurs(e.Name()) {
 			return fs.SkipDir
 		}
-		if filepath.Ext(path) != ".md" {
-			return nil
-		}
-		for _, m := range link.FindAllStringSubmatch(read(t, path), -1) {
-			u, err := url.Parse(m[1])
-			if err != nil || u.Scheme != "" || u.Path == "" {
-				continue // elsewhere, or on the same page
-			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), u.Path)); err != nil {
-				t.Errorf("%s links %s: %v", path, m[1], err)
-			}
+		if filepath.Ext(path) == ".md" {
+			f(path, read(t, path))
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Links between pages lead to a file, and to a heading in it.
+func TestDocs_Links(t *testing.T) {
+	headings := map[string]map[string]bool{} // by file
+	pages(t, func(path, text string) {
+		headings[path] = anchors(text)
+	})
+	links := 0
+	pages(t, func(path, text string) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			u, err := url.Parse(m[1])
+			if err != nil || u.Scheme != "" {
+				continue // elsewhere
+			}
+			target := path
+			if u.Path != "" {
+				target = filepath.Join(filepath.Dir(path), u.Path)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links %s: %v", path, m[1], err)
+			} else if u.Fragment != "" && !headings[target][u.Fragment] {
+				t.Errorf("%s links %s: %s has no heading with that anchor", path, m[1], target)
+			}
+			links++
+		}
+	})
+	if links == 0 {
+		t.Error("no links found")
+	}
+}
+
+var (
+	fenced      = regexp.MustCompile("(?ms)^```([a-z]*)[^\n]*\n(.*?)^```")
+	heading     = regexp.MustCompile(`(?m)^#{1,6} +(.*?) *$`)
+	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// anchors returns the anchors of a page's headings, as the forge makes them: lower case,
+// with hyphens for spaces and without punctuation; a repeated heading has a number.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		title := link.ReplaceAllString(strings.ReplaceAll(m[1], "[", ""), "")
+		anchor := strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		for n, first := 1, anchor; all[anchor]; n++ {
+			anchor = fmt.Sprintf("%s-%d", first, n)
+		}
+		all[anchor] = true
+	}
+	return all
+}
+
+func TestAnchors(t *testing.T) {
+	t.Parallel()
+	got := anchors("# Hello, `cay run`!\n\n## The [API](api.md) of a_b\n\n```sh\n# no heading\n```\n## Twice\n### Twice\n")
+	want := []string{"hello-cay-run", "the-api-of-a_b", "twice", "twice-1"}
+	for _, a := range want {
+		if !got[a] {
+			t.Errorf("%q is missing in %v", a, got)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("there are %v", got)
+	}
+}
+
+// omitted matches the dots in code blocks that stand for code of the reader's own.
+var omitted = regexp.MustCompile(`(,\s*|[\s{(])\.\.\.([\s)}])`)
+
+// The Go code in the pages is Go, and the names in it that are cay's exist. Whole programs
+// compile.
+func TestDocs_Go(t *testing.T) {
+	sdk := exported(t)
+	programs := map[string]string{}
+	blocks := 0
+	pages(t, func(path, text string) {
+		for _, m := range fenced.FindAllStringSubmatchIndex(text, -1) {
+			if text[m[2]:m[3]] != "go" {
+				continue
+			}
+			blocks++
+			at := fmt.Sprintf("%s:%d", path, 1+strings.Count(text[:m[4]], "\n"))
+			code := text[m[4]:m[5]]
+			if strings.HasPrefix(code, "package ") {
+				programs[at] = code
+				continue
+			}
+			code = omitted.ReplaceAllString(code, "$1 $2")
+			file, err := parser.ParseFile(token.NewFileSet(), at, "package p\n\nfunc _() {\n"+code+"\n}\n", parser.SkipObjectResolution)
+			if err != nil {
+				t.Errorf("%s: %v", at, err)
+				continue
+			}
+			sdk.check(file, func(problem string) { t.Errorf("%s: %s", at, problem) })
+		}
+	})
+	if blocks == 0 || len(programs) == 0 {
+		t.Fatalf("found %d blocks of Go and %d programs", blocks, len(programs))
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	dir := t.TempDir()
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "list", "-export") // compiles, and does not link
+	for at, code := range programs {
+		name := fmt.Sprintf("program%d", len(overlay.Replace))
+		file := filepath.Join(dir, name+".go")
+		if err := os.WriteFile(file, []byte("// "+at+"\n"+code), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[filepath.Join(root, "docs", name, "main.go")] = file
+		build.Args = append(build.Args, "./docs/"+name)
+	}
+	b, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build.Args = slices.Insert(build.Args, 3, "-overlay="+list)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as released
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Errorf("the programs in the pages do not compile: %v\n%s", err, out)
+	}
+}
+
+// names are the exported names of packages, by the name of the package: functions, types,
+// variables, constants. The value lists the fields of a type, nil for other names.
+type names map[string]map[string]map[string]bool
+
+// exported returns the names of the packages that programs import.
+func exported(t *testing.T) names {
+	all := names{}
+	for _, s := range sources(t) {
+		path := s.pkg.path()
+		if s.test || within(path, "internal") || within(path, "cmd") || within(path, "bench") || within(path, "examples") || within(path, "conformance") {
+			continue
+		}
+		pkg := all[s.pkg.Name] // workflow/trace and agent/trace have one
+		if pkg == nil {
+			pkg = map[string]map[string]bool{}
+			all[s.pkg.Name] = pkg
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil {
+					pkg[d.Name.Name] = nil
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						pkg[spec.Name.Name] = fieldsOf(spec.Type)
+					case *ast.ValueSpec:
+						for _, id := range spec.Names {
+							pkg[id.Name] = nil
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+func fieldsOf(typ ast.Expr) map[string]bool {
+	st, ok := typ.(*ast.StructType)
+	if !ok {
+		return nil
+	}
+	fields := map[string]bool{}
+	for _, f := range st.Fields.List {
+		for _, id := range f.Names {
+			fields[id.Name] = true
+		}
+	}
+	return fields
+}
+
+// check reports names of cay's packages that do not exist, and fields that their types do
+// not have.
+func (n names) check(file *ast.File, report func(problem string)) {
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch node := node.(type) {
+		case *ast.SelectorExpr:
+			x, ok := node.X.(*ast.Ident)
+			if !ok || n[x.Name] == nil {
+				break
+			}
+			if _, ok := n[x.Name][node.Sel.Name]; !ok {
+				report(fmt.Sprintf("package %s has no %s", x.Name, node.Sel.Name))
+			}
+		case *ast.CompositeLit:
+			sel, ok := node.Type.(*ast.SelectorExpr)
+			if !ok {
+				break
+			}
+			x, ok := sel.X.(*ast.Ident)
+			if !ok || n[x.Name] == nil || n[x.Name][sel.Sel.Name] == nil {
+				break
+			}
+			for _, e := range node.Elts {
+				kv, ok := e.(*ast.KeyValueExpr)
+				if !ok {
+					continue
+				}
+				if key, ok := kv.Key.(*ast.Ident); ok && !n[x.Name][sel.Sel.Name][key.Name] {
+					report(fmt.Sprintf("%s.%s has no field %s", x.Name, sel.Sel.Name, key.Name))
+				}
+			}
+		}
+		return true
+	})
 }

@@ -26,6 +26,7 @@ const (
 	QuotaExceeded     Code = "quota_exceeded"       // a team's quota or rate is used up; see Error.RetryAfter
 	NoSpace           Code = "no_space"             // the sandbox's disk, or the host's, is full
 	NotSupported      Code = "not_supported"        // this build, platform or configuration cannot do it
+	SourceUnavailable Code = "source_unavailable"   // the source of a new sandbox cannot be fetched now
 	Unavailable       Code = "unavailable"          // a part we depend on does not answer; trying again may help
 	DeadlineExceeded  Code = "deadline_exceeded"    // the time given was not enough
 	Canceled          Code = "canceled"             // the caller gave up

@@ -51,8 +51,8 @@ tool tool-result a weather json {"city":"Oslo","rain":true}
 tool tool-result b weather json {"city":"Rome","rain":false}
 assistant text "Take an umbrella."
 `
-	if got := transcript(r.Messages); got != want || r.New != 3 {
-		t.Errorf("the conversation is\n%swant\n%s%d are new", got, want, r.New)
+	if got := transcript(r.Messages); got != want || r.NewMessages != 3 {
+		t.Errorf("the conversation is\n%swant\n%s%d are new", got, want, r.NewMessages)
 	}
 	if r.Text != "Take an umbrella." || r.FinishReason != agent.FinishStop || len(r.Steps) != 2 || len(r.Pending) != 0 {
 		t.Errorf("the result is %+v", r)
@@ -337,8 +337,8 @@ assistant tool-call a weather {"city":"Oslo"}
 tool tool-result a weather json {"city":"Oslo","rain":true}
 assistant text "Rain."
 `
-	if got := transcript(r.Messages); got != want || r.New != 1 {
-		t.Errorf("the conversation is\n%s%d are new", got, r.New)
+	if got := transcript(r.Messages); got != want || r.NewMessages != 1 {
+		t.Errorf("the conversation is\n%s%d are new", got, r.NewMessages)
 	}
 	long := script(says("Yes."))
 	if _, _, err := answered(t, long, agent.New(agent.Config{Model: "m", CompactAbove: 14, Compact: func(workflow.Context, []agent.Message) ([]agent.Message, error) {
@@ -381,8 +381,8 @@ tool tool-result l locate json "Bergen"
 	if got := transcript(models.asked()[0].Prompt); got != want || len(models.asked()[0].Prompt) != 3 {
 		t.Errorf("the model is told\n%s", got)
 	}
-	if r.New != 1 {
-		t.Errorf("%d messages are new", r.New)
+	if r.NewMessages != 1 {
+		t.Errorf("%d messages are new", r.NewMessages)
 	}
 }
 
@@ -418,7 +418,7 @@ func TestAgent_AsTool(t *testing.T) {
 	a := agent.New(agent.Config{Name: "boss", Model: "boss", Tools: []agent.Tool{
 		expert.AsTool("ask_expert", "", agent.Quiet()), judge.AsTool("ask_judge", ""), broken.AsTool("ask_broken", ""),
 	}})
-	models := &model{answer: func(n int, c *agent.ModelCall) ([]agent.Piece, error) {
+	models := &model{answer: func(n int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 		last := c.Prompt[len(c.Prompt)-1]
 		switch {
 		case c.Model == "broken":
@@ -474,7 +474,7 @@ func TestAgent_Output(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var answers [][]agent.Piece
+			var answers [][]agent.StreamPart
 			for _, text := range c.answers {
 				answers = append(answers, says(text))
 			}
@@ -529,7 +529,7 @@ func TestAgent_ModelErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			models := &model{answer: func(n int, _ *agent.ModelCall) ([]agent.Piece, error) {
+			models := &model{answer: func(n int, _ *agent.ModelCall) ([]agent.StreamPart, error) {
 				if n < 2 {
 					return cut, c.failure
 				}
@@ -571,9 +571,9 @@ func TestAgent_NothingSaid(t *testing.T) {
 	t.Parallel()
 	silent := agent.NewWorkflowTool("silent", "", func(workflow.Context, struct{}) (string, error) { return "", errors.New("") })
 	asked := 0
-	models := &model{answer: func(n int, _ *agent.ModelCall) ([]agent.Piece, error) {
+	models := &model{answer: func(n int, _ *agent.ModelCall) ([]agent.StreamPart, error) {
 		if asked = n; n == 0 {
-			return append([]agent.Piece{{Type: agent.PieceTextStart}, {Type: agent.PieceTextDelta, Delta: "x"}, {Type: agent.PieceTextEnd}}, wants([3]string{"", "silent", ""})...), nil
+			return append([]agent.StreamPart{{Type: agent.StreamTextStart}, {Type: agent.StreamTextDelta, Delta: "x"}, {Type: agent.StreamTextEnd}}, wants([3]string{"", "silent", ""})...), nil
 		}
 		return nil, cay.Errorf(cay.Invalid, "secret words")
 	}}
@@ -665,13 +665,13 @@ type blocking struct {
 	entered chan struct{}
 }
 
-func (b *blocking) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (b *blocking) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	if !b.blocks {
 		return b.model.Stream(ctx, c, emit)
 	}
-	pieces := says("I begin")
-	for i := range pieces[:3] {
-		if err := emit(&pieces[i]); err != nil {
+	parts := says("I begin")
+	for i := range parts[:3] {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}
@@ -707,7 +707,7 @@ func TestAgent_Calls(t *testing.T) {
 		return r.Text, errors.Join(agent.Close(ctx), agent.Close(ctx))
 	})
 	models := func() *model {
-		return &model{answer: func(_ int, c *agent.ModelCall) ([]agent.Piece, error) {
+		return &model{answer: func(_ int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 			if c.Model == "none" {
 				return nil, cay.Errorf(cay.NotFound, "none")
 			}

@@ -39,7 +39,7 @@ const (
 	maxSources  = 1000
 )
 
-// builder builds an answer from its pieces, and makes the chunks that readers get.
+// builder builds an answer from its parts, and makes the chunks that readers get.
 type builder struct {
 	answer
 	tools map[string]*Tool // that were offered
@@ -68,9 +68,9 @@ func newBuilder(a answer, tools map[string]*Tool, prompt []Message) *builder {
 	return b
 }
 
-// take adds the next piece, and returns the chunks for readers. Errors: unavailable
-// for pieces that do not fit together.
-func (b *builder) take(p *Piece) ([]Chunk, error) {
+// take adds the next stream part, and returns the chunks for readers. Errors: unavailable
+// for parts that do not fit together.
+func (b *builder) take(p *StreamPart) ([]Chunk, error) {
 	if b.ended {
 		return nil, cay.Errorf(cay.Unavailable, "the model's answer went on after its end")
 	}
@@ -88,40 +88,40 @@ func (b *builder) take(p *Piece) ([]Chunk, error) {
 		}
 	}
 	switch p.Type {
-	case PieceTextStart, PieceReasoningStart:
+	case StreamTextStart, StreamReasoningStart:
 		return b.begin(p)
-	case PieceTextDelta, PieceReasoningDelta:
+	case StreamTextDelta, StreamReasoningDelta:
 		return b.delta(p)
-	case PieceTextEnd, PieceReasoningEnd:
+	case StreamTextEnd, StreamReasoningEnd:
 		return b.end(p)
-	case PieceInputStart:
+	case StreamToolInputStart:
 		return []Chunk{{
 			Type: ChunkToolInputStart, ToolCallID: b.callID(p.ID), ToolName: p.ToolName,
-			ProviderExecuted: p.ByProvider, Dynamic: b.dynamic(p.ToolName, p.Dynamic),
+			ProviderExecuted: p.ProviderExecuted, Dynamic: b.dynamic(p.ToolName, p.Dynamic),
 		}}, nil
-	case PieceInputDelta:
+	case StreamToolInputDelta:
 		return []Chunk{{Type: ChunkToolInputDelta, ToolCallID: b.callID(p.ID), InputTextDelta: &p.Delta}}, nil
-	case PieceToolCall:
+	case StreamToolCall:
 		return b.call(p)
-	case PieceToolResult:
+	case StreamToolResult:
 		return b.result(p)
-	case PieceApproval:
+	case StreamApproval:
 		id := b.callID(p.ID)
 		return []Chunk{{Type: ChunkApprovalRequest, ApprovalID: p.ApprovalID, ToolCallID: id}},
 			b.add(Part{Type: ApprovalRequest, ApprovalID: p.ApprovalID, CallID: id, Options: p.Metadata})
-	case PieceFile:
+	case StreamFile:
 		var seen []Chunk
 		if len(p.File.Reference) == 0 { // an id at the provider shows nobody anything
 			seen = []Chunk{{Type: ChunkFile, URL: p.File.address(), MediaType: p.File.MediaType, ProviderMetadata: p.Metadata}}
 		}
 		return seen, b.add(Part{Type: FilePart, File: p.File, Options: p.Metadata})
-	case PieceReasoningFile:
+	case StreamReasoningFile:
 		return nil, b.add(Part{Type: ReasoningFile, File: p.File, Options: p.Metadata})
-	case PieceSource:
+	case StreamSource:
 		return b.source(p), nil
-	case PieceCustom:
+	case StreamCustom:
 		return nil, b.add(Part{Type: Custom, Kind: p.Kind, Options: p.Metadata})
-	case PieceFinish:
+	case StreamFinish:
 		b.ended = true
 		b.FinishReason, b.Usage = p.Reason, p.Usage
 		for i, text := range b.texts {
@@ -145,22 +145,22 @@ func (b *builder) add(p Part) error {
 }
 
 // kinds has the types of the parts and chunks of a block.
-var kinds = map[PieceType]struct {
+var kinds = map[StreamPartType]struct {
 	block PartType
 	chunk ChunkType
 }{
-	PieceTextStart:      {Text, ChunkTextStart},
-	PieceTextDelta:      {Text, ChunkTextDelta},
-	PieceTextEnd:        {Text, ChunkTextEnd},
-	PieceReasoningStart: {Reasoning, ChunkReasoningStart},
-	PieceReasoningDelta: {Reasoning, ChunkReasoningDelta},
-	PieceReasoningEnd:   {Reasoning, ChunkReasoningEnd},
+	StreamTextStart:      {Text, ChunkTextStart},
+	StreamTextDelta:      {Text, ChunkTextDelta},
+	StreamTextEnd:        {Text, ChunkTextEnd},
+	StreamReasoningStart: {Reasoning, ChunkReasoningStart},
+	StreamReasoningDelta: {Reasoning, ChunkReasoningDelta},
+	StreamReasoningEnd:   {Reasoning, ChunkReasoningEnd},
 }
 
 // key distinguishes blocks of text from blocks of reasoning with the same id.
 func key(t PartType, id string) string { return string(t) + " " + id }
 
-func (b *builder) begin(p *Piece) ([]Chunk, error) {
+func (b *builder) begin(p *StreamPart) ([]Chunk, error) {
 	k := kinds[p.Type]
 	if _, open := b.blocks[key(k.block, p.ID)]; open {
 		return nil, cay.Errorf(cay.Unavailable, "the model's answer begins the block %.64q twice", p.ID)
@@ -173,10 +173,10 @@ func (b *builder) begin(p *Piece) ([]Chunk, error) {
 	return []Chunk{{Type: k.chunk, ID: p.ID, ProviderMetadata: p.Metadata}}, nil
 }
 
-func (b *builder) block(p *Piece) (*strings.Builder, error) {
+func (b *builder) block(p *StreamPart) (*strings.Builder, error) {
 	i, open := b.blocks[key(kinds[p.Type].block, p.ID)]
 	if !open {
-		return nil, cay.Errorf(cay.Unavailable, "the model's answer has a piece of the block %.64q, which is not open", p.ID)
+		return nil, cay.Errorf(cay.Unavailable, "the model's answer has a part of the block %.64q, which is not open", p.ID)
 	}
 	part := &b.Message.Parts[i]
 	for name, v := range p.Metadata {
@@ -188,7 +188,7 @@ func (b *builder) block(p *Piece) (*strings.Builder, error) {
 	return b.texts[i], nil
 }
 
-func (b *builder) delta(p *Piece) ([]Chunk, error) {
+func (b *builder) delta(p *StreamPart) ([]Chunk, error) {
 	text, err := b.block(p)
 	if err != nil {
 		return nil, err
@@ -197,7 +197,7 @@ func (b *builder) delta(p *Piece) ([]Chunk, error) {
 	return []Chunk{{Type: kinds[p.Type].chunk, ID: p.ID, Delta: &p.Delta, ProviderMetadata: p.Metadata}}, nil
 }
 
-func (b *builder) end(p *Piece) ([]Chunk, error) {
+func (b *builder) end(p *StreamPart) ([]Chunk, error) {
 	if _, err := b.block(p); err != nil {
 		return nil, err
 	}
@@ -226,7 +226,7 @@ func (b *builder) callID(id string) string {
 // dynamic reports whether a tool was not offered to the model.
 func (b *builder) dynamic(name string, said bool) bool { return said || b.tools[name] == nil }
 
-func (b *builder) call(p *Piece) ([]Chunk, error) {
+func (b *builder) call(p *StreamPart) ([]Chunk, error) {
 	id := b.callID(p.ID)
 	for i := range b.Message.Parts {
 		if c := &b.Message.Parts[i]; c.Type == ToolCallPart && c.CallID == id {
@@ -234,13 +234,13 @@ func (b *builder) call(p *Piece) ([]Chunk, error) {
 		}
 	}
 	input, problem := readInput(p.Input)
-	if !p.ByProvider && problem == nil {
+	if !p.ProviderExecuted && problem == nil {
 		problem = fits(b.tools, p.ToolName, input)
 	}
-	if err := b.add(Part{Type: ToolCallPart, CallID: id, ToolName: p.ToolName, Input: input, ByProvider: p.ByProvider, Options: p.Metadata}); err != nil {
+	if err := b.add(Part{Type: ToolCallPart, CallID: id, ToolName: p.ToolName, Input: input, ProviderExecuted: p.ProviderExecuted, Options: p.Metadata}); err != nil {
 		return nil, err
 	}
-	if problem != nil && !p.ByProvider {
+	if problem != nil && !p.ProviderExecuted {
 		if b.Invalid == nil {
 			b.Invalid = make(map[string]string)
 		}
@@ -249,7 +249,7 @@ func (b *builder) call(p *Piece) ([]Chunk, error) {
 	}
 	return []Chunk{{
 		Type: ChunkToolInputAvailable, ToolCallID: id, ToolName: p.ToolName, Input: input,
-		ProviderExecuted: p.ByProvider, Dynamic: b.dynamic(p.ToolName, p.Dynamic), ProviderMetadata: p.Metadata,
+		ProviderExecuted: p.ProviderExecuted, Dynamic: b.dynamic(p.ToolName, p.Dynamic), ProviderMetadata: p.Metadata,
 	}}, nil
 }
 
@@ -288,7 +288,7 @@ func fits(tools map[string]*Tool, name string, input json.RawMessage) error {
 	return nil
 }
 
-func (b *builder) result(p *Piece) ([]Chunk, error) {
+func (b *builder) result(p *StreamPart) ([]Chunk, error) {
 	id := b.callID(p.ID)
 	o := outputOf(p.Result)
 	if p.IsError {
@@ -330,7 +330,7 @@ func outputChunk(id string, o *Output, value json.RawMessage) (Chunk, error) {
 	return Chunk{Type: ChunkToolOutput, ToolCallID: id, Output: value}, nil
 }
 
-func (b *builder) source(p *Piece) []Chunk {
+func (b *builder) source(p *StreamPart) []Chunk {
 	s := p.Source
 	if len(b.Sources) < maxSources {
 		b.Sources = append(b.Sources, *s)
@@ -364,7 +364,7 @@ func (f *File) address() string {
 func (a *answer) calls() (calls []ToolCall) {
 	for i := range a.Message.Parts {
 		if p := &a.Message.Parts[i]; p.Type == ToolCallPart {
-			calls = append(calls, ToolCall{ID: p.CallID, Name: p.ToolName, Input: p.Input, ByProvider: p.ByProvider, Invalid: a.Invalid[p.CallID]})
+			calls = append(calls, ToolCall{ID: p.CallID, Name: p.ToolName, Input: p.Input, ProviderExecuted: p.ProviderExecuted, Invalid: a.Invalid[p.CallID]})
 		}
 	}
 	return calls

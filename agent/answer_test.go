@@ -67,14 +67,14 @@ data: {"type":"finish","finishReason":"tool-calls","usage":{"inputTokens":{"tota
 
 func build(t *testing.T, b *builder, stream string) (chunks []Chunk, err error) {
 	t.Helper()
-	return chunks, readAnswer(t.Context(), strings.NewReader(stream), func(p *Piece) error {
+	return chunks, readAnswer(t.Context(), strings.NewReader(stream), func(p *StreamPart) error {
 		more, err := b.take(p)
 		chunks = append(chunks, more...)
 		return err
 	})
 }
 
-// Each kind of piece becomes the right part of the conversation and the right
+// Each kind of stream part becomes the right part of the conversation and the right
 // chunk of the stream.
 func TestBuilder(t *testing.T) {
 	t.Parallel()
@@ -148,22 +148,22 @@ func TestBuilder(t *testing.T) {
 	}
 }
 
-// An answer whose pieces do not fit together is retried.
+// An answer whose parts do not fit together is retried.
 func TestBuilder_Refuses(t *testing.T) {
 	t.Parallel()
-	for name, pieces := range map[string][]Piece{
-		"a delta of nothing": {{Type: PieceTextDelta, ID: "0"}},
-		"an end of nothing":  {{Type: PieceReasoningEnd, ID: "0"}},
-		"begun twice":        {{Type: PieceTextStart, ID: "0"}, {Type: PieceTextStart, ID: "0"}},
-		"of another kind":    {{Type: PieceTextStart, ID: "0"}, {Type: PieceReasoningDelta, ID: "0"}},
-		"after its end":      {{Type: PieceFinish}, {Type: PieceTextStart}},
-		"called twice":       {{Type: PieceToolCall, ID: "a", ToolName: "t"}, {Type: PieceToolCall, ID: "a", ToolName: "t"}},
-		"a nameless tool":    {{Type: PieceToolCall, ID: "a"}},
+	for name, parts := range map[string][]StreamPart{
+		"a delta of nothing": {{Type: StreamTextDelta, ID: "0"}},
+		"an end of nothing":  {{Type: StreamReasoningEnd, ID: "0"}},
+		"begun twice":        {{Type: StreamTextStart, ID: "0"}, {Type: StreamTextStart, ID: "0"}},
+		"of another kind":    {{Type: StreamTextStart, ID: "0"}, {Type: StreamReasoningDelta, ID: "0"}},
+		"after its end":      {{Type: StreamFinish}, {Type: StreamTextStart}},
+		"called twice":       {{Type: StreamToolCall, ID: "a", ToolName: "t"}, {Type: StreamToolCall, ID: "a", ToolName: "t"}},
+		"a nameless tool":    {{Type: StreamToolCall, ID: "a"}},
 	} {
 		b := newBuilder(answer{}, nil, nil)
 		var err error
-		for i := range pieces {
-			if _, err = b.take(&pieces[i]); err != nil {
+		for i := range parts {
+			if _, err = b.take(&parts[i]); err != nil {
 				break
 			}
 		}

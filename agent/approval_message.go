@@ -68,7 +68,7 @@ func replies(messages []Message) ([]reply, error) {
 	eachPart(messages, func(_ *Message, p *Part) {
 		switch p.Type {
 		case ToolCallPart:
-			calls[p.CallID] = ToolCall{ID: p.CallID, Name: p.ToolName, Input: p.Input, ByProvider: p.ByProvider}
+			calls[p.CallID] = ToolCall{ID: p.CallID, Name: p.ToolName, Input: p.Input, ProviderExecuted: p.ProviderExecuted}
 		case ToolResultPart:
 			results[p.CallID] = true
 		case ApprovalRequest:
@@ -89,7 +89,7 @@ func replies(messages []Message) ([]reply, error) {
 			switch {
 			case !ok:
 				return nil, cay.Errorf(cay.PermissionDenied, "the approval %.64q is of the call %.64q, and there is none", p.ApprovalID, question.CallID)
-			case call.ByProvider, results[call.ID]:
+			case call.ProviderExecuted, results[call.ID]:
 				continue
 			}
 			r := reply{call: call, id: p.ApprovalID, approved: p.Approved, reason: p.Reason, signature: question.Signature, at: at}

@@ -36,7 +36,7 @@ func treasurer(paid *atomic.Int64, approvals agent.Approvals) *workflow.Definiti
 }
 
 func treasurerModel() *model {
-	return &model{answer: func(_ int, c *agent.ModelCall) ([]agent.Piece, error) {
+	return &model{answer: func(_ int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 		if c.Prompt[len(c.Prompt)-1].Role == agent.FromTool {
 			return says("Done."), nil
 		}

@@ -24,12 +24,12 @@ func (l *loop) ask(ctx workflow.Context, p *Preparation, offered []*Tool) (*answ
 	}
 	about := answer{Agent: l.config.Name, Number: p.StepNumber, Model: p.Model}
 	quiet, shown := l.call.Quiet, l.progress
-	known, work := l.messages, l.work.ID
+	known, span := l.messages, l.span.ID
 	if shown != nil {
 		shown.settled(l.steps)
 	}
 	a, err := workflow.Do(ctx, StepModel, func(ctx context.Context) (a *answer, err error) {
-		ctx, done := traceModel(ctx, work, call)
+		ctx, done := traceModel(ctx, span, call)
 		defer func() { done(a, err) }()
 		return ask(ctx, call, newBuilder(about, tools, known), quiet, shown)
 	}, workflow.MaxRetries(l.config.ModelRetries), workflow.Timeout(l.config.ModelTimeout), workflow.RetryPolicy{})
@@ -58,13 +58,13 @@ func ask(ctx context.Context, call *ModelCall, b *builder, quiet bool, shown *pr
 		t := &teller{progress: shown, send: func(chunks ...Chunk) error { return open(stream.Send(chunks...)) }}
 		tell = func(last bool) error { return t.tell(b, last) }
 	}
-	err := modelsOf(ctx).Stream(ctx, call, func(p *Piece) error {
+	err := modelsOf(ctx).Stream(ctx, call, func(p *StreamPart) error {
 		chunks, err := b.take(p)
 		if err == nil && len(chunks) > 0 {
 			err = send(chunks...)
 		}
 		if err == nil {
-			err = tell(p.Type == PieceFinish)
+			err = tell(p.Type == StreamFinish)
 		}
 		return err
 	})

@@ -50,7 +50,7 @@ const (
 // data reports whether a chunk is the program's own.
 func (t ChunkType) data() bool { return strings.HasPrefix(string(t), "data-") }
 
-// Chunk is a piece of an answer as chat pages take it. Type says which fields
+// Chunk is a part of an answer as chat pages take it. Type says which fields
 // apply; a type's other fields are left out, because clients refuse them. Types
 // that begin with "data-" are a program's own.
 type Chunk struct {

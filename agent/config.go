@@ -128,12 +128,12 @@ type Result struct {
 	Text         string          `json:"text"`             // of the last step
 	Output       json.RawMessage `json:"output,omitempty"` // if one was asked for; it fits the schema
 	FinishReason FinishReason    `json:"finish_reason"`
-	// Messages is the whole conversation, ready for the next Call. New counts the
+	// Messages is the whole conversation, ready for the next Call. NewMessages counts
 	// messages that this Call has added, since the last Compact if Compact was called.
-	Messages []Message    `json:"messages"`
-	New      int          `json:"new"`
-	Steps    []StepResult `json:"steps"`
-	Usage    Usage        `json:"usage"`
+	Messages    []Message    `json:"messages"`
+	NewMessages int          `json:"new"`
+	Steps       []StepResult `json:"steps"`
+	Usage       Usage        `json:"usage"`
 	// Pending are calls that the agent cannot make itself: calls of tools that the
 	// client executes, and calls that need an approval (ApproveByMessage).
 	Pending []ToolCall `json:"pending,omitempty"`
@@ -157,10 +157,10 @@ type StepResult struct {
 
 // ToolCall is a model's call of a tool.
 type ToolCall struct {
-	ID         string          `json:"id"`
-	Name       string          `json:"name"`
-	Input      json.RawMessage `json:"input"`
-	ByProvider bool            `json:"by_provider,omitempty"`
+	ID               string          `json:"id"`
+	Name             string          `json:"name"`
+	Input            json.RawMessage `json:"input"`
+	ProviderExecuted bool            `json:"by_provider,omitempty"`
 	// Invalid is why the call cannot be made: the tool does not exist, or the input does
 	// not fit the tool's schema.
 	Invalid string `json:"invalid,omitempty"`

@@ -17,7 +17,7 @@ import (
 	"github.com/cayhq/cay/workflow/workflowtest"
 )
 
-// world is an environment in which an agent is cut off at random points: pieces of
+// world is an environment in which an agent is cut off at random points: parts of
 // answers, executions of tools, writes to streams and commits to the log.
 type world struct {
 	workflow.Backend
@@ -123,7 +123,7 @@ func (m *mortal) Close() error {
 
 // Stream implements agent.Models: it gives an answer for each turn. The answer's
 // words differ at each attempt, except for the end.
-func (w *world) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (w *world) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	turn := 0
 	for _, m := range c.Prompt {
 		if m.Role == agent.Assistant {
@@ -135,24 +135,24 @@ func (w *world) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent
 	asked := w.done["begun "+who]
 	w.done["begun "+who]++
 	w.mu.Unlock()
-	pieces := says(fmt.Sprintf("These are the words of turn %d", turn))
+	parts := says(fmt.Sprintf("These are the words of turn %d", turn))
 	if c.Model == "sub" && turn == 0 {
-		pieces = wants([3]string{"inner", "step", `{"city":"` + c.Prompt[0].Text() + `"}`})
+		parts = wants([3]string{"inner", "step", `{"city":"` + c.Prompt[0].Text() + `"}`})
 	}
 	if c.Model == "m" && turn < len(w.turns) {
 		calls := wants(w.turns[turn]...)
-		pieces = append(pieces[:len(pieces)-1], calls[1:]...)
+		parts = append(parts[:len(parts)-1], calls[1:]...)
 	}
-	for i := range pieces {
+	for i := range parts {
 		if err := w.here(ctx); err != nil {
 			return err
 		}
-		if i == 3 && asked > 0 && pieces[1].Type == agent.PieceTextStart { // a model does not say the same twice
-			if err := emit(&agent.Piece{Type: agent.PieceTextDelta, ID: "0", Delta: ""}); err != nil {
+		if i == 3 && asked > 0 && parts[1].Type == agent.StreamTextStart { // a model does not say the same twice
+			if err := emit(&agent.StreamPart{Type: agent.StreamTextDelta, ID: "0", Delta: ""}); err != nil {
 				return err
 			}
 		}
-		if err := emit(&pieces[i]); err != nil {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}

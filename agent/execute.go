@@ -105,7 +105,7 @@ func (l *loop) execute(ctx workflow.Context, calls []ToolCall, tools map[string]
 	for i := range calls {
 		c, t := calls[i], tools[calls[i].Name]
 		switch {
-		case c.ByProvider:
+		case c.ProviderExecuted:
 		case c.Invalid != "":
 			done.results = append(done.results, ToolResult{}) // see below
 		case !t.local():
@@ -143,7 +143,7 @@ func (l *loop) execute(ctx workflow.Context, calls []ToolCall, tools map[string]
 				l.usage.Add(*r.Usage)
 			}
 			done.results = append(done.results, r)
-		case calls[i].Invalid != "" && !calls[i].ByProvider:
+		case calls[i].Invalid != "" && !calls[i].ProviderExecuted:
 			done.results = append(done.results, ToolResult{
 				CallID: calls[i].ID, Name: calls[i].Name,
 				Output: Output{Type: OutputErrorText, Text: calls[i].Invalid},
@@ -187,19 +187,19 @@ func (l *loop) make(ctx workflow.Context, t *Tool, c ToolCall, asks bool) (ToolR
 
 // invoke makes a call. The outcome has its Usage even if invoke returns an error.
 func (l *loop) invoke(ctx workflow.Context, t *Tool, c ToolCall) (outcome, error) {
-	work := l.work.ID
+	span := l.span.ID
 	if t.code != nil {
-		by := calling{ToolCall: c, in: work}
+		by := calling{ToolCall: c, in: span}
 		if t.agent && !t.quiet && (l.progress != nil || !l.call.Quiet) {
 			by.progress = newProgress(c.ID, l.progress)
 		}
-		begun := ctx.Now()
+		startedAt := ctx.Now()
 		o, err := t.code(ctx, by)
-		workflow.Tell(ctx, &ToolWork{Work: work, Call: c.ID, Tool: c.Name, Begun: begun, Ended: ctx.Now(), Failed: kindOf(err)})
+		workflow.Emit(ctx, &ToolSpan{ParentID: span, CallID: c.ID, Tool: c.Name, StartedAt: startedAt, EndedAt: ctx.Now(), ErrorCode: errorCode(err)})
 		return o, err
 	}
 	return workflow.Do(ctx, StepTool+t.spec.Name, func(ctx context.Context) (o outcome, err error) {
-		ctx, done := traceTool(ctx, work, c)
+		ctx, done := traceTool(ctx, span, c)
 		failed := errPanicked
 		defer func() { done(failed) }()
 		o, failed = t.step(context.WithValue(ctx, callKey{}, c), c.Input)
@@ -209,10 +209,12 @@ func (l *loop) invoke(ctx workflow.Context, t *Tool, c ToolCall) (outcome, error
 
 // refused returns the outcome that tells the model of an error.
 func refused(err error) outcome {
-	return outcome{Told: &Output{Type: OutputErrorText, Text: words(err)}}
+	return outcome{ForModel: &Output{Type: OutputErrorText, Text: words(err)}}
 }
 
-func denied(reason string) outcome { return outcome{Told: &Output{Type: OutputDenied, Text: reason}} }
+func denied(reason string) outcome {
+	return outcome{ForModel: &Output{Type: OutputDenied, Text: reason}}
+}
 
 const maxWords = 16 << 10
 

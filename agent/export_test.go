@@ -31,11 +31,11 @@ func TellProgress(t *testing.T, n int, text string) (chunks, size int) {
 		}
 		return nil
 	}}
-	if _, err := b.take(&Piece{Type: PieceTextStart, ID: "0"}); err != nil {
+	if _, err := b.take(&StreamPart{Type: StreamTextStart, ID: "0"}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range n {
-		if _, err := b.take(&Piece{Type: PieceTextDelta, ID: "0", Delta: text}); err != nil {
+		if _, err := b.take(&StreamPart{Type: StreamTextDelta, ID: "0", Delta: text}); err != nil {
 			t.Fatal(err)
 		}
 		teller.at = time.Time{}

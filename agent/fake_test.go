@@ -16,22 +16,22 @@ import (
 // model answers the nth call of a model with its nth answer, and repeats the last answer
 // for ever.
 type model struct {
-	// answer makes the pieces of the answer to a call, which is the nth from 0. An error
+	// answer makes the parts of the answer to a call, which is the nth from 0. An error
 	// comes after them.
-	answer func(n int, c *agent.ModelCall) ([]agent.Piece, error)
+	answer func(n int, c *agent.ModelCall) ([]agent.StreamPart, error)
 
 	mu    sync.Mutex
 	calls []*agent.ModelCall
 }
 
-func (f *model) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (f *model) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	f.mu.Lock()
 	n := len(f.calls)
 	f.calls = append(f.calls, c)
 	f.mu.Unlock()
-	pieces, err := f.answer(n, c)
-	for i := range pieces {
-		if err := emit(&pieces[i]); err != nil {
+	parts, err := f.answer(n, c)
+	for i := range parts {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}
@@ -46,35 +46,35 @@ func (f *model) asked() []*agent.ModelCall {
 }
 
 // script answers call by call.
-func script(answers ...[]agent.Piece) *model {
-	return &model{answer: func(n int, _ *agent.ModelCall) ([]agent.Piece, error) {
+func script(answers ...[]agent.StreamPart) *model {
+	return &model{answer: func(n int, _ *agent.ModelCall) ([]agent.StreamPart, error) {
 		return answers[min(n, len(answers)-1)], nil
 	}}
 }
 
 var used = agent.Usage{Calls: 1, Input: 10, Output: 5, Cost: 1000, CostKnown: true}
 
-// says returns an answer with a text, each word a piece of its own.
-func says(text string) []agent.Piece {
-	pieces := []agent.Piece{{Type: agent.PieceStart}, {Type: agent.PieceTextStart, ID: "0"}}
+// says returns an answer with a text, each word a part of its own.
+func says(text string) []agent.StreamPart {
+	parts := []agent.StreamPart{{Type: agent.StreamStart}, {Type: agent.StreamTextStart, ID: "0"}}
 	for _, word := range strings.SplitAfter(text, " ") {
-		pieces = append(pieces, agent.Piece{Type: agent.PieceTextDelta, ID: "0", Delta: word})
+		parts = append(parts, agent.StreamPart{Type: agent.StreamTextDelta, ID: "0", Delta: word})
 	}
-	return append(pieces, agent.Piece{Type: agent.PieceTextEnd, ID: "0"},
-		agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishStop, Usage: used})
+	return append(parts, agent.StreamPart{Type: agent.StreamTextEnd, ID: "0"},
+		agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishStop, Usage: used})
 }
 
 // wants is an answer that calls tools: id, name and input of each.
-func wants(calls ...[3]string) []agent.Piece {
-	pieces := []agent.Piece{{Type: agent.PieceStart}}
+func wants(calls ...[3]string) []agent.StreamPart {
+	parts := []agent.StreamPart{{Type: agent.StreamStart}}
 	for _, c := range calls {
-		pieces = append(pieces,
-			agent.Piece{Type: agent.PieceInputStart, ID: c[0], ToolName: c[1]},
-			agent.Piece{Type: agent.PieceInputDelta, ID: c[0], Delta: c[2]},
-			agent.Piece{Type: agent.PieceInputEnd, ID: c[0]},
-			agent.Piece{Type: agent.PieceToolCall, ID: c[0], ToolName: c[1], Input: c[2]})
+		parts = append(parts,
+			agent.StreamPart{Type: agent.StreamToolInputStart, ID: c[0], ToolName: c[1]},
+			agent.StreamPart{Type: agent.StreamToolInputDelta, ID: c[0], Delta: c[2]},
+			agent.StreamPart{Type: agent.StreamToolInputEnd, ID: c[0]},
+			agent.StreamPart{Type: agent.StreamToolCall, ID: c[0], ToolName: c[1], Input: c[2]})
 	}
-	return append(pieces, agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishToolCalls, Usage: used})
+	return append(parts, agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishToolCalls, Usage: used})
 }
 
 // kit runs workflows with models.

@@ -98,7 +98,7 @@ func (g *Gateway) resolve() {
 // Stream implements Models. In addition to the errors of Models it returns invalid (the
 // call, or the gateway's address), unauthenticated, permission_denied, not_found (the
 // model), too_large, quota_exceeded (a budget, which is workflow.Fatal, or a rate).
-func (g *Gateway) Stream(ctx context.Context, call *ModelCall, emit func(*Piece) error) error {
+func (g *Gateway) Stream(ctx context.Context, call *ModelCall, emit func(*StreamPart) error) error {
 	if g.once.Do(g.resolve); g.err != nil {
 		return g.err
 	}
@@ -183,8 +183,8 @@ func plain(s string) string {
 	}, s)
 }
 
-// readAnswer passes the pieces of an answer to emit.
-func readAnswer(ctx context.Context, body io.Reader, emit func(*Piece) error) error {
+// readAnswer passes the parts of an answer to emit.
+func readAnswer(ctx context.Context, body io.Reader, emit func(*StreamPart) error) error {
 	bounded := &io.LimitedReader{R: body, N: maxAnswer}
 	events := sse.NewReader(bounded, maxEvent)
 	for {
@@ -201,7 +201,7 @@ func readAnswer(ctx context.Context, body io.Reader, emit func(*Piece) error) er
 		if string(e.Data) == "[DONE]" {
 			return cay.Errorf(cay.Unavailable, "the model's answer ended without saying how")
 		}
-		p, err := readPiece(e.Data)
+		p, err := readStreamPart(e.Data)
 		if err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func readAnswer(ctx context.Context, body io.Reader, emit func(*Piece) error) er
 		if err := emit(p); err != nil {
 			return err
 		}
-		if p.Type == PieceFinish {
+		if p.Type == StreamFinish {
 			return nil
 		}
 	}

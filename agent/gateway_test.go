@@ -158,7 +158,7 @@ func TestGateway_Errors(t *testing.T) {
 	t.Parallel()
 	g, _, _ := serve(t, weatherScript)
 	ask := func(g *agent.Gateway, model, prompt string) (text string, err error) {
-		err = g.Stream(t.Context(), &agent.ModelCall{Model: model, Prompt: []agent.Message{agent.UserMessage(prompt)}}, func(p *agent.Piece) error {
+		err = g.Stream(t.Context(), &agent.ModelCall{Model: model, Prompt: []agent.Message{agent.UserMessage(prompt)}}, func(p *agent.StreamPart) error {
 			text += p.Delta
 			return nil
 		})
@@ -247,10 +247,10 @@ func TestGateway_Answers(t *testing.T) {
 			}))
 			defer server.Close()
 			g := &agent.Gateway{URL: server.URL, Key: "key"}
-			var last agent.Piece
-			err := g.Stream(t.Context(), &agent.ModelCall{Model: "a/b", Session: "run", App: "app\n", Prompt: []agent.Message{agent.UserMessage("x")}}, func(p *agent.Piece) error { last = *p; return nil })
+			var last agent.StreamPart
+			err := g.Stream(t.Context(), &agent.ModelCall{Model: "a/b", Session: "run", App: "app\n", Prompt: []agent.Message{agent.UserMessage("x")}}, func(p *agent.StreamPart) error { last = *p; return nil })
 			if c.code == "" {
-				want := agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishStop, GenerationID: "gen_1",
+				want := agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishStop, GenerationID: "gen_1",
 					Usage: agent.Usage{Calls: 1, Input: 3, CacheRead: 1, Output: 2, Reasoning: 1, Cost: gateway.Dollar / 2, CostKnown: true}}
 				if err != nil || !reflect.DeepEqual(last, want) {
 					t.Errorf("it ends with %+v, %v", last, err)
@@ -270,7 +270,7 @@ func TestGateway_Answers(t *testing.T) {
 }
 
 // A call ends with its context, and with the error of the function that takes its
-// pieces.
+// parts.
 func TestGateway_Stops(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -283,11 +283,11 @@ func TestGateway_Stops(t *testing.T) {
 	g := &agent.Gateway{URL: server.URL, Key: "key"}
 	call := &agent.ModelCall{Model: "a/b", Prompt: []agent.Message{agent.UserMessage("x")}}
 	enough, late := errors.New("enough"), errors.New("late")
-	if err := g.Stream(t.Context(), call, func(*agent.Piece) error { return enough }); !errors.Is(err, enough) {
+	if err := g.Stream(t.Context(), call, func(*agent.StreamPart) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("the error is %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	if err := g.Stream(ctx, call, func(*agent.Piece) error { cancel(late); return nil }); !errors.Is(err, late) {
+	if err := g.Stream(ctx, call, func(*agent.StreamPart) error { cancel(late); return nil }); !errors.Is(err, late) {
 		t.Errorf("the error is %v", err)
 	}
 }

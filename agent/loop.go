@@ -45,7 +45,7 @@ func (a *Agent) answer(ctx workflow.Context, call Call, by *calling) (*Result, U
 	l, err := a.newLoop(ctx, call)
 	var r *Result
 	if by != nil {
-		l.progress, l.work.Above, l.work.Call = by.progress, by.in, by.ID
+		l.progress, l.span.ParentID, l.span.ParentCall = by.progress, by.in, by.ID
 	}
 	if err == nil {
 		r, err = l.bounded(ctx, by == nil)
@@ -75,12 +75,12 @@ type loop struct {
 	steps     []StepResult
 	usage     Usage     // including agents called as tools
 	progress  *progress // if the agent is a tool that people see at work; else nil
-	work      Work
+	span      Span
 }
 
 func (a *Agent) newLoop(ctx workflow.Context, call Call) (*loop, error) {
 	l := &loop{agent: a, config: a.config, call: call, messageID: call.MessageID}
-	l.work.Agent, l.work.Begun = a.config.Name, ctx.Now()
+	l.span.Agent, l.span.StartedAt = a.config.Name, ctx.Now()
 	c := &l.config
 	if call.Model != "" {
 		c.Model = call.Model
@@ -118,7 +118,7 @@ func (a *Agent) newLoop(ctx workflow.Context, call Call) (*loop, error) {
 	if l.messageID == "" {
 		l.messageID = "msg_" + ctx.NewID()
 	}
-	l.work.ID, l.work.Model = fmt.Sprint(l.messageID, " ", l.work.Begun.UnixMilli()), c.Model
+	l.span.ID, l.span.Model = fmt.Sprint(l.messageID, " ", l.span.StartedAt.UnixMilli()), c.Model
 	var err error
 	l.messages, err = call.conversation()
 	return l, err
@@ -221,7 +221,7 @@ func (l *loop) add(m Message) {
 func (l *loop) result(t *turn) *Result {
 	return &Result{
 		Text: t.step.Text, FinishReason: t.step.FinishReason,
-		Messages: slices.Clone(l.messages), New: l.added, Steps: slices.Clone(l.steps),
+		Messages: slices.Clone(l.messages), NewMessages: l.added, Steps: slices.Clone(l.steps),
 		Usage: l.usage, Pending: t.pending,
 	}
 }

@@ -48,7 +48,7 @@ const (
 	Custom           PartType = "custom"                 // assistant
 )
 
-// Part is a piece of a Message. Type says which fields apply.
+// Part is a part of a Message. Type says which fields apply.
 type Part struct {
 	Type PartType
 
@@ -59,9 +59,9 @@ type Part struct {
 	ToolName string          // ToolCallPart, ToolResultPart
 	Input    json.RawMessage // ToolCallPart: any JSON value
 	Output   *Output         // ToolResultPart
-	// ByProvider says that the provider itself runs the tool, or has run it:
+	// ProviderExecuted says that the provider itself runs the tool, or has run it:
 	// ToolCallPart.
-	ByProvider bool
+	ProviderExecuted bool
 
 	ApprovalID string // ApprovalRequest, ApprovalResponse
 	Approved   bool   // ApprovalResponse

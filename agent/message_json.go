@@ -87,24 +87,24 @@ type messageJSON struct {
 }
 
 type partJSON struct {
-	Type       PartType        `json:"type"`
-	Text       *string         `json:"text,omitempty"`
-	CallID     string          `json:"toolCallId,omitempty"`
-	ToolName   string          `json:"toolName,omitempty"`
-	Input      json.RawMessage `json:"input,omitempty"`
-	Output     *Output         `json:"output,omitempty"`
-	ByProvider bool            `json:"providerExecuted,omitempty"`
-	MediaType  string          `json:"mediaType,omitempty"`
-	Filename   string          `json:"filename,omitempty"`
-	Data       json.RawMessage `json:"data,omitempty"`
-	URL        string          `json:"url,omitempty"`   // read only
-	Image      json.RawMessage `json:"image,omitempty"` // read only
-	ApprovalID string          `json:"approvalId,omitempty"`
-	Approved   *bool           `json:"approved,omitempty"`
-	Reason     string          `json:"reason,omitempty"`
-	Signature  string          `json:"signature,omitempty"`
-	Kind       string          `json:"kind,omitempty"`
-	Options    Options         `json:"providerOptions,omitempty"`
+	Type             PartType        `json:"type"`
+	Text             *string         `json:"text,omitempty"`
+	CallID           string          `json:"toolCallId,omitempty"`
+	ToolName         string          `json:"toolName,omitempty"`
+	Input            json.RawMessage `json:"input,omitempty"`
+	Output           *Output         `json:"output,omitempty"`
+	ProviderExecuted bool            `json:"providerExecuted,omitempty"`
+	MediaType        string          `json:"mediaType,omitempty"`
+	Filename         string          `json:"filename,omitempty"`
+	Data             json.RawMessage `json:"data,omitempty"`
+	URL              string          `json:"url,omitempty"`   // read only
+	Image            json.RawMessage `json:"image,omitempty"` // read only
+	ApprovalID       string          `json:"approvalId,omitempty"`
+	Approved         *bool           `json:"approved,omitempty"`
+	Reason           string          `json:"reason,omitempty"`
+	Signature        string          `json:"signature,omitempty"`
+	Kind             string          `json:"kind,omitempty"`
+	Options          Options         `json:"providerOptions,omitempty"`
 }
 
 type outputJSON struct {
@@ -179,7 +179,7 @@ func (p Part) MarshalJSON() ([]byte, error) {
 		}
 		w.Data = data
 	case ToolCallPart:
-		w.CallID, w.ToolName, w.Input, w.ByProvider = p.CallID, p.ToolName, p.Input, p.ByProvider
+		w.CallID, w.ToolName, w.Input, w.ProviderExecuted = p.CallID, p.ToolName, p.Input, p.ProviderExecuted
 		if len(w.Input) == 0 {
 			w.Input = json.RawMessage("{}")
 		}
@@ -219,7 +219,7 @@ func (p *Part) UnmarshalJSON(b []byte) error {
 		}
 		return p.readFile(&w)
 	case ToolCallPart:
-		p.CallID, p.ToolName, p.Input, p.ByProvider = w.CallID, w.ToolName, w.Input, w.ByProvider
+		p.CallID, p.ToolName, p.Input, p.ProviderExecuted = w.CallID, w.ToolName, w.Input, w.ProviderExecuted
 		if len(p.Input) == 0 {
 			p.Input = json.RawMessage("{}")
 		}

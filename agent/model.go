@@ -8,12 +8,12 @@ import (
 // Models calls language models. *Gateway implements Models; other implementations are
 // for tests.
 type Models interface {
-	// Stream calls a model and passes its answer to emit piece by piece, until the
-	// piece of type finish. An error of emit ends Stream and is returned.
+	// Stream calls a model and passes its answer to emit part by part, until the
+	// part of type finish. An error of emit ends Stream and is returned.
 	//
 	// Errors: the gateway's errors by their code; unavailable if the answer broke off
 	// before its end, which a step retries.
-	Stream(ctx context.Context, call *ModelCall, emit func(*Piece) error) error
+	Stream(ctx context.Context, call *ModelCall, emit func(*StreamPart) error) error
 }
 
 // ModelCall is one call of a language model. Its JSON is the body of the AI SDK's

@@ -54,7 +54,7 @@ func TestAgent_AsTool_Progress(t *testing.T) {
 	scout := agent.New(agent.Config{Name: "scout", Model: "scout"})
 	expert := agent.New(agent.Config{Name: "expert", Model: "expert", Tools: []agent.Tool{weather, scout.AsTool("ask_scout", "")}})
 	boss := agent.New(agent.Config{Name: "boss", Model: "boss", Tools: []agent.Tool{expert.AsTool("ask_expert", "")}})
-	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.Piece, error) {
+	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 		turn := strings.Count(transcript(c.Prompt), "tool-call")
 		switch fmt.Sprint(c.Model, turn) {
 		case "boss0":
@@ -129,14 +129,14 @@ func TestAgent_AsTool_Bounded(t *testing.T) {
 	talker := agent.New(agent.Config{Name: "talker", Model: "talker", MaxSteps: -1, Tools: []agent.Tool{note}})
 	boss := agent.New(agent.Config{Name: "boss", Model: "boss", Tools: []agent.Tool{talker.AsTool("talk", "")}})
 	long := strings.Repeat("é", 10_000)
-	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.Piece, error) {
+	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 		turn := strings.Count(transcript(c.Prompt), "tool-call")
 		switch {
 		case c.Model == "boss" && turn == 0:
 			return wants([3]string{"x", "talk", `{"prompt":"Talk."}`}), nil
 		case c.Model == "talker" && turn < turns:
-			pieces := says(fmt.Sprint(long, " turn ", turn))
-			return append(pieces[:len(pieces)-1], wants([3]string{"n", "note", `{"Text":"` + long + `"}`})[1:]...), nil
+			parts := says(fmt.Sprint(long, " turn ", turn))
+			return append(parts[:len(parts)-1], wants([3]string{"n", "note", `{"Text":"` + long + `"}`})[1:]...), nil
 		}
 		return says("Done."), nil
 	}}
@@ -159,8 +159,8 @@ func TestAgent_AsTool_Bounded(t *testing.T) {
 
 func TestProgress_Budget(t *testing.T) {
 	t.Parallel()
-	pieces, bytes := agent.TellProgress(t, 1000, strings.Repeat("x", 100_000))
-	if pieces < 100 || bytes > 1<<20+2*(34<<10) {
-		t.Errorf("%d outputs have %d bytes", pieces, bytes)
+	parts, bytes := agent.TellProgress(t, 1000, strings.Repeat("x", 100_000))
+	if parts < 100 || bytes > 1<<20+2*(34<<10) {
+		t.Errorf("%d outputs have %d bytes", parts, bytes)
 	}
 }

@@ -20,7 +20,7 @@ func prompt(instructions string, conversation []Message) []Message {
 		switch {
 		case p.Type == ToolResultPart:
 			results[p.CallID] = true
-		case p.Type == ToolCallPart && p.ByProvider:
+		case p.Type == ToolCallPart && p.ProviderExecuted:
 			byProvider[p.CallID] = true
 		case p.Type == ApprovalRequest && byProvider[p.CallID]:
 			byProvider[p.ApprovalID] = true
@@ -44,7 +44,7 @@ func prompt(instructions string, conversation []Message) []Message {
 			switch {
 			case p.Type == ApprovalRequest && !byProvider[p.CallID], p.Type == ApprovalResponse && !byProvider[p.ApprovalID]:
 				continue
-			case p.Type == ToolCallPart && !p.ByProvider && !results[p.CallID]:
+			case p.Type == ToolCallPart && !p.ProviderExecuted && !results[p.CallID]:
 				open = append(open, p)
 			}
 			p.Signature = ""

@@ -31,7 +31,7 @@ func (l *told) attempt(n int, chunks []Chunk) error {
 		return err
 	}
 	for _, c := range chunks {
-		if p := c.text(); p != nil { // as a model's pieces are: overwritten by the next
+		if p := c.text(); p != nil { // as a model's parts are: overwritten by the next
 			reused := *p
 			if c.Delta != nil {
 				c.Delta = &reused
@@ -92,11 +92,11 @@ func TestRetelling(t *testing.T) {
 		writes        int // of the second attempt
 	}{
 		"goes on":                    {[]Chunk{begin, textDelta("Hel")}, []Chunk{begin, textDelta("Hello"), end, over}, 0, 3},
-		"in other pieces":            {[]Chunk{begin, textDelta("He"), textDelta("l")}, []Chunk{begin, textDelta("H"), textDelta("ello"), end, over}, 0, 3},
+		"in other parts":             {[]Chunk{begin, textDelta("He"), textDelta("l")}, []Chunk{begin, textDelta("H"), textDelta("ello"), end, over}, 0, 3},
 		"exactly to there":           {[]Chunk{begin, textDelta("Hel")}, []Chunk{begin, textDelta("Hel"), textDelta("lo"), end, over}, 0, 3},
 		"nothing was said":           {nil, []Chunk{begin, textDelta("Hello"), end, over}, 0, 4},
 		"all was said":               {[]Chunk{begin, textDelta("Hello"), end, over}, []Chunk{begin, textDelta("Hel"), textDelta("lo"), end, over}, 0, 0},
-		"empty pieces":               {[]Chunk{begin, textDelta(""), textDelta("Hel"), textDelta("")}, []Chunk{begin, textDelta("Hel"), textDelta(""), end, over}, 0, 2},
+		"empty parts":                {[]Chunk{begin, textDelta(""), textDelta("Hel"), textDelta("")}, []Chunk{begin, textDelta("Hel"), textDelta(""), end, over}, 0, 2},
 		"says something else":        {[]Chunk{begin, textDelta("Hel")}, []Chunk{begin, textDelta("He"), textDelta(" is"), end, over}, 1, 6},
 		"says less":                  {[]Chunk{begin, textDelta("Hello")}, []Chunk{begin, textDelta("Hel"), end, over}, 1, 5},
 		"ends later":                 {[]Chunk{begin, textDelta("Hello"), end}, []Chunk{begin, textDelta("Hello!"), end, over}, 1, 5},
@@ -206,7 +206,7 @@ func TestRetelling_Property(t *testing.T) {
 	}
 }
 
-// split says the same in other pieces.
+// split says the same in other parts.
 func split(r *rand.Rand, chunks []Chunk) (out []Chunk) {
 	for _, c := range chunks {
 		for p := c.text(); p != nil && len(*p) > 1 && r.IntN(2) == 0; p = c.text() {

@@ -23,7 +23,7 @@ func TestStored(t *testing.T) {
 	}).Workflow()
 	const file = "testdata/assistant.json"
 	if *makeStored {
-		models := &model{answer: func(n int, c *agent.ModelCall) ([]agent.Piece, error) {
+		models := &model{answer: func(n int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 			switch {
 			case c.Model == "judge" && n%2 == 0:
 				return says("Hm."), nil

@@ -33,23 +33,23 @@ type Tool struct {
 // calling is a call of a tool that is workflow code.
 type calling struct {
 	ToolCall
-	in       string    // ID of the caller's Work
+	in       string    // ID of the caller's Span
 	progress *progress // of an agent that people see at work; else nil
 }
 
 // outcome is the result of a tool as the log keeps it.
 type outcome struct {
 	Value json.RawMessage `json:"value,omitempty"`
-	// Told is the output for the model, if it differs from Value.
-	Told *Output `json:"told,omitempty"`
+	// ForModel is the output for the model, if it differs from Value.
+	ForModel *Output `json:"told,omitempty"`
 	// Usage is the usage of an agent that is called as a tool.
 	Usage *Usage `json:"-"`
 }
 
 // output returns the output for the model.
 func (o *outcome) output() Output {
-	if o.Told != nil {
-		return *o.Told
+	if o.ForModel != nil {
+		return *o.ForModel
 	}
 	return outputOf(o.Value)
 }
@@ -224,13 +224,13 @@ func (t *Tool) returned(value any) (outcome, error) {
 	var o outcome
 	if t.tell != nil {
 		told := t.tell(value)
-		o.Told = &told
+		o.ForModel = &told
 	}
 	if told, ok := value.(Output); ok {
-		if o.Told == nil {
-			o.Told = &told
+		if o.ForModel == nil {
+			o.ForModel = &told
 		}
-		if err := o.Told.check(); err != nil {
+		if err := o.ForModel.check(); err != nil {
 			return outcome{}, err
 		}
 		var err error

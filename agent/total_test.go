@@ -13,7 +13,7 @@ import (
 // agents called as tools, and by agents that fail after a while.
 func TestAgent_Totals(t *testing.T) {
 	t.Parallel()
-	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.Piece, error) {
+	models := &model{answer: func(_ int, c *agent.ModelCall) ([]agent.StreamPart, error) {
 		said := c.Prompt[len(c.Prompt)-1].Role == agent.FromTool
 		switch {
 		case c.Model == "boss" && !said:

@@ -8,7 +8,7 @@
 // Budgets are printed, never asserted.
 //
 // To add a suite: write a constructor like NewSandboxSuite that returns its
-// probes, and list it in the bench command.
+// probes, and list it in cmd/cay-bench.
 package bench
 
 import (

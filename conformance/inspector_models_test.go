@@ -180,7 +180,7 @@ type moody struct {
 const pace = 120 * time.Millisecond
 
 // Stream implements agent.Models.
-func (m *moody) Stream(ctx context.Context, call *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (m *moody) Stream(ctx context.Context, call *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	told := call.Prompt[len(call.Prompt)-1].Text()
 	var words []string
 	switch {
@@ -195,7 +195,7 @@ func (m *moody) Stream(ctx context.Context, call *agent.ModelCall, emit func(*ag
 	default:
 		return m.Gateway.Stream(ctx, call, emit)
 	}
-	if err := emit(&agent.Piece{Type: agent.PieceTextStart, ID: "0"}); err != nil {
+	if err := emit(&agent.StreamPart{Type: agent.StreamTextStart, ID: "0"}); err != nil {
 		return err
 	}
 	for i, w := range words {
@@ -211,15 +211,15 @@ func (m *moody) Stream(ctx context.Context, call *agent.ModelCall, emit func(*ag
 				return context.Cause(ctx)
 			}
 		}
-		if err := emit(&agent.Piece{Type: agent.PieceTextDelta, ID: "0", Delta: w}); err != nil {
+		if err := emit(&agent.StreamPart{Type: agent.StreamTextDelta, ID: "0", Delta: w}); err != nil {
 			return err
 		}
 	}
 	if words[0] == "This " {
 		return cay.Errorf(cay.Unavailable, "the model broke off")
 	}
-	if err := emit(&agent.Piece{Type: agent.PieceTextEnd, ID: "0"}); err != nil {
+	if err := emit(&agent.StreamPart{Type: agent.StreamTextEnd, ID: "0"}); err != nil {
 		return err
 	}
-	return emit(&agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishStop})
+	return emit(&agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishStop})
 }

@@ -137,7 +137,7 @@ func (c *Client) none(ctx context.Context, method string, body any, ref string, 
 }
 
 // Create makes a sandbox and returns when it answers commands. Errors: invalid,
-// already_exists (name), not_found (image), quota_exceeded, no_space,
+// source_unavailable, already_exists (name), not_found (image), quota_exceeded, no_space,
 // unavailable. If p has no IdempotencyKey, Create generates one, so that
 // repeating a request whose answer was lost does not make a second sandbox.
 func (c *Client) Create(ctx context.Context, p CreateParams) (*Sandbox, error) {
@@ -182,7 +182,7 @@ var tagKey = strings.NewReplacer("%", "%25", "=", "%3D")
 func (c *Client) List(ctx context.Context, p ListParams) (*Page[Sandbox], error) {
 	q := url.Values{}
 	setString(q, "project", p.ProjectID)
-	setBool(q, "kept", p.Kept)
+	setBool(q, "kept", p.Resumable)
 	setTime(q, "created_after", p.CreatedAfter)
 	setTime(q, "created_before", p.CreatedBefore)
 	setString(q, "name_prefix", p.NamePrefix)
@@ -224,7 +224,7 @@ func (c *Client) Pause(ctx context.Context, ref string) (*Sandbox, error) {
 
 // Resume makes a sandbox run. A paused or hibernated sandbox continues. A
 // persistent sandbox that has ended is started from its saved files; with
-// ResumeParams.Anew a sandbox that is not persistent is started, too. A running
+// ResumeParams.Fresh a sandbox that is not persistent is started, too. A running
 // sandbox is left alone. Resume waits for a sandbox that is stopping or being
 // created. Errors: sandbox_stopped (not persistent), not_found (its snapshot is
 // gone), not_supported (hibernated by another build of cay; see ResumeParams),

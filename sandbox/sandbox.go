@@ -33,14 +33,14 @@ func (s Status) Final() bool { return s == Stopped || s == Failed }
 type Reason string
 
 const (
-	ReasonRequested Reason = "requested"       // somebody called Stop or Delete
-	ReasonTimeout   Reason = "timeout"         // its timeout passed
-	ReasonIdle      Reason = "idle"            // its idle timeout passed without activity
-	ReasonOOM       Reason = "oom_killed"      // it used more memory than its limit
-	ReasonCrashed   Reason = "runtime_crashed" // the isolation layer died
-	ReasonExited    Reason = "guest_exited"    // the guest's init ended by itself
-	ReasonStart     Reason = "start_failed"    // it never came up
-	ReasonLost      Reason = "lost"            // found dead after a restart of the daemon
+	ReasonRequested   Reason = "requested"       // somebody called Stop or Delete
+	ReasonTimeout     Reason = "timeout"         // its timeout passed
+	ReasonIdle        Reason = "idle"            // its idle timeout passed without activity
+	ReasonOOM         Reason = "oom_killed"      // it used more memory than its limit
+	ReasonCrashed     Reason = "runtime_crashed" // the isolation layer died
+	ReasonExited      Reason = "guest_exited"    // the guest's init ended by itself
+	ReasonStartFailed Reason = "start_failed"    // it never came up
+	ReasonLost        Reason = "lost"            // found dead after a restart of the daemon
 )
 
 // Sandbox is one isolated machine.
@@ -255,7 +255,7 @@ const (
 type ListParams struct {
 	ProjectID  string            // empty: the token's own; "*": all projects of the team
 	Status     []Status          // empty: every status
-	Kept       bool              // leave out those that have ended and cannot be resumed
+	Resumable  bool              // leave out sandboxes that have ended and cannot be resumed
 	NamePrefix string            //
 	Tags       map[string]string // all must match
 	// CreatedAfter and CreatedBefore are exclusive bounds, in whole milliseconds. Zero

@@ -49,7 +49,7 @@ type ResumeParams struct {
 	// FilesOnly starts a hibernated sandbox from its files alone, for use when its
 	// processes cannot continue because another build of cay saved them.
 	FilesOnly bool `json:"files_only,omitempty"`
-	// Anew also starts a sandbox that has ended and is not persistent: from the
+	// Fresh also starts a sandbox that has ended and is not persistent: from the
 	// sandbox's snapshot if there is one, otherwise from the image.
-	Anew bool `json:"anew,omitempty"`
+	Fresh bool `json:"anew,omitempty"`
 }

@@ -62,10 +62,10 @@ type Snapshot struct {
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"` // when a sandbox last started from it
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`   // deleted then; nil: never
 
-	// Took is how long making the snapshot took, and Paused how long the sandbox
+	// Duration is how long making the snapshot took, and Paused how long the sandbox
 	// stood still meanwhile. 0 for imported snapshots.
-	Took   Duration `json:"took_ms"`
-	Paused Duration `json:"paused_ms"`
+	Duration Duration `json:"took_ms"`
+	Paused   Duration `json:"paused_ms"`
 }
 
 // Retention limits the snapshots of a sandbox whenever a new one is made. The

@@ -159,10 +159,10 @@ type WorkerInfo struct {
 	Definitions []DefinitionInfo
 	// MaxRuns bounds the runs that the worker has at a time. 0 means 10000.
 	MaxRuns int
-	// Survived are the ids of the runs that the worker had when it lost its last session.
+	// HeldRuns are the ids of the runs that the worker had when it lost its last session.
 	// The worker lives, so the engine suspects none of these runs. Only the first 10000
 	// ids count.
-	Survived []string
+	HeldRuns []string
 }
 
 // DefinitionInfo is a workflow with the limits of its definition. Zero means no limit.

@@ -18,9 +18,9 @@ type DivergenceError struct {
 	// Logged are the calls in the log that the code does not make, in the order of the
 	// log.
 	Logged []LoggedCall
-	// Asked are the code's calls that are not in the log, and the places where its
+	// Replayed are the code's calls that are not in the log, and the places where its
 	// branches wait.
-	Asked []AskedCall
+	Replayed []ReplayedCall
 }
 
 // LoggedCall is a step, hook, wait, child or version in the log.
@@ -31,11 +31,11 @@ type LoggedCall struct {
 	Name string
 }
 
-// AskedCall is a call or a wait of a workflow's code.
-type AskedCall struct {
+// ReplayedCall is a call or a wait of a workflow's code.
+type ReplayedCall struct {
 	ID string // "" for a wait for something without an id
-	// What describes the call in words.
-	What string
+	// Detail describes the call in words.
+	Detail string
 	// Position is the file and line of the code's call, "" if unknown.
 	Position string
 }
@@ -59,15 +59,15 @@ func (e *DivergenceError) Error() string {
 		b.WriteString("nothing of it")
 	}
 	b.WriteString("; the code ")
-	for i, a := range e.Asked {
+	for i, a := range e.Replayed {
 		if i == maxDivergenceShown {
-			fmt.Fprintf(&b, " and %d more", len(e.Asked)-i)
+			fmt.Fprintf(&b, " and %d more", len(e.Replayed)-i)
 			break
 		}
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(a.What)
+		b.WriteString(a.Detail)
 		if a.Position != "" {
 			b.WriteString(" at " + a.Position)
 		}
@@ -86,7 +86,7 @@ func (x *execution) divergence() *DivergenceError {
 			}
 		}
 		slices.SortFunc(e.Logged, func(a, b LoggedCall) int { return cmp.Compare(a.Slot, b.Slot) })
-		e.Asked = x.asks()
+		e.Replayed = x.asks()
 		return e
 	}
 	if x.ended == nil || x.given {
@@ -98,7 +98,7 @@ func (x *execution) divergence() *DivergenceError {
 		end.Type == history.RunFailed && end.Code == history.CodeUser && (!x.returned || x.err == nil):
 		return &DivergenceError{
 			Run: x.run.ID, Workflow: x.run.Workflow,
-			Logged: []LoggedCall{{Slot: end.Slot, Type: end.Type}}, Asked: x.asks(),
+			Logged: []LoggedCall{{Slot: end.Slot, Type: end.Type}}, Replayed: x.asks(),
 		}
 	}
 	return nil
@@ -114,30 +114,30 @@ func isContinue(err error) bool {
 func (x *execution) newerVersion(o *op, known int) *DivergenceError {
 	return &DivergenceError{
 		Run: x.run.ID, Workflow: x.run.Workflow,
-		Logged: []LoggedCall{{Slot: o.slot, Type: history.VersionMarked, ID: o.id, Name: o.name}},
-		Asked:  []AskedCall{{ID: o.id, What: fmt.Sprintf("knows versions of it up to %d only, not %d", known, o.attempt), Position: callerPosition()}},
+		Logged:   []LoggedCall{{Slot: o.slot, Type: history.VersionMarked, ID: o.id, Name: o.name}},
+		Replayed: []ReplayedCall{{ID: o.id, Detail: fmt.Sprintf("knows versions of it up to %d only, not %d", known, o.attempt), Position: callerPosition()}},
 	}
 }
 
 // asks lists the code's calls and waits at the end of the log.
-func (x *execution) asks() []AskedCall {
+func (x *execution) asks() []ReplayedCall {
 	if x.returned {
 		what := "returns"
 		if x.err != nil {
 			what = fmt.Sprintf("returns the error %q", cut(wordsOf(x.err), 200))
 		}
-		return []AskedCall{{What: what, Position: x.definition.position}}
+		return []ReplayedCall{{Detail: what, Position: x.definition.position}}
 	}
-	var calls []AskedCall
+	var calls []ReplayedCall
 	waited := make(map[string]bool)
 	x.locate()
 	for b := x.branches.first; b != nil; b = b.next {
-		calls = append(calls, AskedCall{ID: b.id, What: b.what, Position: b.position})
+		calls = append(calls, ReplayedCall{ID: b.id, Detail: b.what, Position: b.position})
 		waited[b.id] = true
 	}
 	for _, o := range x.fresh {
 		if !o.recorded && !o.settled && !waited[o.id] {
-			calls = append(calls, AskedCall{ID: o.id, What: "asks for " + o.id})
+			calls = append(calls, ReplayedCall{ID: o.id, Detail: "asks for " + o.id})
 		}
 	}
 	return calls

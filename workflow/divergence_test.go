@@ -103,11 +103,11 @@ func TestDivergence(t *testing.T) {
 			if len(eff.steps)+len(eff.appends)+len(eff.children) > 0 || eff.done != nil {
 				t.Errorf("it wants %+v", eff)
 			}
-			if d.Logged[0].ID != test.logged || d.Logged[0].Slot == 0 || len(d.Asked) != 1 || d.Asked[0].What != test.asked {
+			if d.Logged[0].ID != test.logged || d.Logged[0].Slot == 0 || len(d.Replayed) != 1 || d.Replayed[0].Detail != test.asked {
 				t.Errorf("it is %+v", d)
 			}
-			if !regexp.MustCompile(`divergence_test\.go:\d+$`).MatchString(d.Asked[0].Position) {
-				t.Errorf("position is %q", d.Asked[0].Position)
+			if !regexp.MustCompile(`divergence_test\.go:\d+$`).MatchString(d.Replayed[0].Position) {
+				t.Errorf("position is %q", d.Replayed[0].Position)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func TestDivergence_Words(t *testing.T) {
 	var many DivergenceError
 	for range 9 {
 		many.Logged = append(many.Logged, LoggedCall{Slot: 1, Type: history.StepCompleted, ID: "x"})
-		many.Asked = append(many.Asked, AskedCall{What: "waits"})
+		many.Replayed = append(many.Replayed, ReplayedCall{Detail: "waits"})
 	}
 	if s := many.Error(); strings.Count(s, "and 4 more") != 2 {
 		t.Errorf("error is %s", s)
@@ -163,7 +163,7 @@ func TestDivergence_End(t *testing.T) {
 	for name, code := range map[string]func(Context, int) (int, error){"goes on": inSteps("a", "b"), "fails": fails} {
 		x := newExecution(executionConfig{definition: Define("ends", code).definition(), run: e.run, payloads: e.enc})
 		eff := x.feed(e.log)
-		if eff.diverged == nil || eff.diverged.Logged[0].Type != history.RunCompleted || len(eff.diverged.Asked) == 0 {
+		if eff.diverged == nil || eff.diverged.Logged[0].Type != history.RunCompleted || len(eff.diverged.Replayed) == 0 {
 			t.Errorf("%s: %+v", name, eff)
 		}
 		x.close()

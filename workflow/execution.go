@@ -20,7 +20,7 @@ type executionConfig struct {
 	// logger is the output of Context.Logger while the run is not being replayed; nil
 	// discards it.
 	logger *slog.Logger
-	tell   func(what any) // passes a value to the run's observer; nil if there is none
+	emit   func(value any) // passes a value to the run's observer; nil if there is none
 	// recovered is Assignment.Recovered.
 	recovered bool
 	// early are values of hooks that the code gets before their place in the log: see

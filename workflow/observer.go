@@ -26,18 +26,18 @@ type Observer interface {
 	StepStarted(ctx context.Context, run *RunInfo, step StepMetadata) context.Context
 	// StepEnded is called after the attempt with its context, before it is recorded.
 	StepEnded(ctx context.Context, run *RunInfo, step StepOutcome)
-	// Told is called with the values that a run's code passes to Tell.
-	Told(run *RunInfo, what any)
+	// RunEmitted is called with the values that a run's code passes to Emit.
+	RunEmitted(run *RunInfo, value any)
 }
 
-// Tell passes a value from the run's code to the worker's Observer: for example, the end
-// of a part of the work that forms a span. On replay Tell does nothing; but a call just
+// Emit passes a value from the run's code to the worker's Observer: for example, the end
+// of a part of the work that forms a span. On replay Emit does nothing; but a call just
 // before a crash may be repeated after it.
-func Tell(ctx Context, what any) {
+func Emit(ctx Context, value any) {
 	x := ctx.flow().x
 	x.use()
-	if x.tell != nil && !x.replaying && !x.closing {
-		x.tell(what)
+	if x.emit != nil && !x.replaying && !x.closing {
+		x.emit(value)
 	}
 }
 
@@ -45,7 +45,7 @@ func Tell(ctx Context, what any) {
 type StepOutcome struct {
 	StepMetadata
 	StartedAt time.Time
-	Took      time.Duration
+	Duration  time.Duration
 	Err       error // nil if it succeeded
 	// RetryAt is the time of the next attempt; zero if there is none.
 	RetryAt time.Time
@@ -65,6 +65,6 @@ func (NoObserver) StepStarted(ctx context.Context, _ *RunInfo, _ StepMetadata) c
 	return ctx
 }
 func (NoObserver) StepEnded(context.Context, *RunInfo, StepOutcome) {}
-func (NoObserver) Told(*RunInfo, any)                               {}
+func (NoObserver) RunEmitted(*RunInfo, any)                         {}
 
 var _ Observer = NoObserver{}

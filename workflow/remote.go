@@ -35,8 +35,8 @@ type RemoteOptions struct {
 
 // Dial returns the Backend of a daemon ("cay serve"). It does not connect; each call
 // does, and returns unavailable if the daemon cannot be reached. Calls that wait survive
-// an interruption: WaitRun and readers reconnect for up to ReconnectFor. A Session does
-// not reconnect: its worker attaches again. Transactional steps are not_supported,
+// an interruption: WaitRun and readers reconnect for up to ReconnectTimeout. A Session
+// does not reconnect: its worker attaches again. Transactional steps are not_supported,
 // because the daemon's database is not the worker's.
 //
 // Errors: invalid.
@@ -48,9 +48,9 @@ func Dial(o RemoteOptions) (Backend, error) {
 	return &remote{conn, o.Project}, nil
 }
 
-// ReconnectFor is how long a waiting call tries to reach the daemon again before it
+// ReconnectTimeout is how long a waiting call tries to reach the daemon again before it
 // returns unavailable.
-const ReconnectFor = time.Minute
+const ReconnectTimeout = time.Minute
 
 // remote is the Backend of a daemon over HTTP.
 type remote struct {
@@ -452,7 +452,7 @@ func (r *remote) Close() error { return nil }
 
 // helloBody returns the wire form of a worker's description.
 func helloBody(w WorkerInfo) ([]byte, error) {
-	hello := protocol.Hello{Version: protocol.SessionVersion, Name: w.Name, Build: w.Build, Accept: w.Accept, MaxRuns: w.MaxRuns, Survived: w.Survived}
+	hello := protocol.Hello{Version: protocol.SessionVersion, Name: w.Name, Build: w.Build, Accept: w.Accept, MaxRuns: w.MaxRuns, Survived: w.HeldRuns}
 	for _, d := range w.Definitions {
 		hello.Definitions = append(hello.Definitions, protocol.Definition{
 			Name: d.Name, MaxRunning: d.MaxRunning, MaxRunningPerGroup: d.MaxRunningPerGroup,

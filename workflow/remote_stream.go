@@ -310,7 +310,7 @@ func (p *patience) wait(ctx context.Context, err error) bool {
 	if p.tries == 0 {
 		p.since = now
 	}
-	if now.Sub(p.since) > ReconnectFor {
+	if now.Sub(p.since) > ReconnectTimeout {
 		return false
 	}
 	d := min(50*time.Millisecond<<min(p.tries, 6), 2*time.Second)

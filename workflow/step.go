@@ -29,7 +29,7 @@ type stepOptions struct {
 	maxRetries int // further attempts after the first
 	retry      RetryPolicy
 	timeout    time.Duration // bound of one attempt; 0 for none
-	heartbeat  time.Duration // how long an attempt may go without a Beat; 0 for ever
+	heartbeat  time.Duration // how long an attempt may go without a heartbeat; 0 for ever
 }
 
 // RetryPolicy configures the waits before a step is retried. Zero fields have the
@@ -72,8 +72,8 @@ func Timeout(d time.Duration) StepOption {
 	return stepOption(func(s *stepOptions) { s.timeout = max(d, 0) })
 }
 
-// Heartbeat makes an attempt fail, as Timeout does, when it has not called Beat for d. By
-// default an attempt need not call Beat.
+// Heartbeat makes an attempt fail, as Timeout does, when it has not called
+// RecordHeartbeat for d. By default an attempt need not call RecordHeartbeat.
 func Heartbeat(d time.Duration) StepOption {
 	return stepOption(func(s *stepOptions) { s.heartbeat = max(d, 0) })
 }
@@ -181,9 +181,9 @@ func StepInfo(ctx context.Context) StepMetadata {
 	return StepMetadata{}
 }
 
-// Beat reports that a step with a Heartbeat is still working. Without a worker it does
-// nothing.
-func Beat(ctx context.Context) {
+// RecordHeartbeat reports that a step with a Heartbeat is still working. Without a worker
+// it does nothing.
+func RecordHeartbeat(ctx context.Context) {
 	if e := stepEnvOf(ctx); e != nil && e.beat != nil {
 		e.beat()
 	}

@@ -219,7 +219,7 @@ func TestStep_Plain(t *testing.T) {
 	if i := StepInfo(t.Context()); i != (StepMetadata{}) {
 		t.Errorf("info is %+v", i)
 	}
-	Beat(t.Context())
+	RecordHeartbeat(t.Context())
 	if err := SetStepAttributes(t.Context(), map[string]string{"a": "b"}); cay.CodeOf(err) != cay.NotSupported {
 		t.Errorf("attributes: %v", err)
 	}

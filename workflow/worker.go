@@ -204,15 +204,15 @@ func (w *Worker) info() WorkerInfo {
 }
 
 // attach connects once. ctx bounds the call, base is the parent of the attachment's
-// contexts; survived are the runs of the lost session.
-func (w *Worker) attach(ctx, base context.Context, survived []string) (*attachment, error) {
+// contexts; held are the runs of the lost session.
+func (w *Worker) attach(ctx, base context.Context, held []string) (*attachment, error) {
 	// The session outlives the contexts of steps, because their results have to be
 	// recorded.
 	life, end := context.WithCancelCause(context.WithoutCancel(base))
 	undo := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	a := newAttachment(w, base)
 	info := w.info()
-	info.Survived = survived
+	info.HeldRuns = held
 	session, err := w.client.backend.Attach(life, info, a)
 	undo() // from here on, only the attachment ends life
 	a.begin(session, end)
@@ -245,9 +245,9 @@ func (w *Worker) keepAttached(a *attachment) {
 			return
 		case <-a.session.Lost():
 		}
-		survived := a.abandon()
+		held := a.abandon()
 		w.log.Warn("connection of the worker lost")
-		if a = w.reattach(survived); a == nil {
+		if a = w.reattach(held); a == nil {
 			return
 		}
 		w.log.Info("worker connected again")
@@ -256,9 +256,9 @@ func (w *Worker) keepAttached(a *attachment) {
 
 // reattach tries to connect until it succeeds; it returns nil when the worker has to
 // stop.
-func (w *Worker) reattach(survived []string) *attachment {
+func (w *Worker) reattach(held []string) *attachment {
 	for wait := reattachFirst; ; wait = min(wait*2, reattachMax) {
-		a, err := w.attach(w.stopping, w.base, survived)
+		a, err := w.attach(w.stopping, w.base, held)
 		if err == nil {
 			return a
 		}

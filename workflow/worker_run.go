@@ -182,15 +182,15 @@ func (a *attachment) drain() {
 	a.close(errStopping)
 }
 
-// maxSurvived bounds WorkerInfo.Survived.
-const maxSurvived = 10_000
+// maxHeldRuns bounds WorkerInfo.HeldRuns.
+const maxHeldRuns = 10_000
 
 // abandon ends the attachment after its connection was lost. It returns the attachment's
 // runs.
 func (a *attachment) abandon() (runs []string) {
 	a.mu.Lock()
 	for id := range a.runs {
-		if runs = append(runs, id); len(runs) == maxSurvived {
+		if runs = append(runs, id); len(runs) == maxHeldRuns {
 			break
 		}
 	}
@@ -385,7 +385,7 @@ func (r *liveRun) feed(events []Event) {
 	var eff effects
 	if first {
 		r.x, eff = replay(executionConfig{
-			definition: r.def, run: r.info, payloads: r.payloads, logger: w.config.Logger, recovered: r.recovered, tell: r.told(),
+			definition: r.def, run: r.info, payloads: r.payloads, logger: w.config.Logger, recovered: r.recovered, emit: r.emit(),
 		}, events)
 	} else {
 		eff = r.x.feed(events)
@@ -764,11 +764,11 @@ func (s *strays) forget(run string) {
 	delete(s.counts, run)
 }
 
-// told returns the function that passes Tell's values to the Observer.
-func (r *liveRun) told() func(any) {
+// emit returns the function that passes the values of Emit to the Observer.
+func (r *liveRun) emit() func(any) {
 	observer := r.a.w.config.Observer
 	if _, nobody := observer.(NoObserver); nobody {
 		return nil
 	}
-	return func(what any) { observer.Told(&r.info, what) }
+	return func(value any) { observer.RunEmitted(&r.info, value) }
 }

@@ -540,7 +540,7 @@ func (t *attempt) observe(ctx context.Context, err error) {
 	if _, nobody := w.config.Observer.(NoObserver); nobody {
 		return
 	}
-	o := StepOutcome{StepMetadata: t.meta, StartedAt: t.startedAt, Took: time.Since(t.startedAt), Err: err}
+	o := StepOutcome{StepMetadata: t.meta, StartedAt: t.startedAt, Duration: time.Since(t.startedAt), Err: err}
 	if at, again := t.retry(err); again {
 		o.RetryAt = at
 	}

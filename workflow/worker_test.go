@@ -206,14 +206,14 @@ func TestWorker_StepTimeouts(t *testing.T) {
 	}
 	late := only("late", waits, workflow.Timeout(20*time.Millisecond), workflow.MaxRetries(0))
 	silent := only("silent", waits, workflow.Heartbeat(20*time.Millisecond), workflow.MaxRetries(0))
-	const allowed = 2 * time.Second // time without a Beat, on a machine that may stall for a while
+	const allowed = 2 * time.Second // time without a heartbeat, on a machine that may stall for a while
 	beats := only("beats", func(ctx context.Context, _ int) (int, error) {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for begun := time.Now(); time.Since(begun) < allowed*5/4; {
 			select {
 			case <-tick.C:
-				workflow.Beat(ctx)
+				workflow.RecordHeartbeat(ctx)
 			case <-ctx.Done():
 				return 0, ctx.Err()
 			}
@@ -622,8 +622,8 @@ func TestWorker_DivergenceBlocks(t *testing.T) {
 
 	workflowtest.Replay(t, file, changed(1))
 	var diverged *workflow.DivergenceError
-	if err := replayFile(t, file, changed(2)); !errors.As(err, &diverged) || len(diverged.Logged) == 0 || len(diverged.Asked) == 0 ||
-		!strings.Contains(diverged.Asked[0].Position, "worker_test.go") {
+	if err := replayFile(t, file, changed(2)); !errors.As(err, &diverged) || len(diverged.Logged) == 0 || len(diverged.Replayed) == 0 ||
+		!strings.Contains(diverged.Replayed[0].Position, "worker_test.go") {
 		t.Errorf("%+v", err)
 	}
 }

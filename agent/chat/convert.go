@@ -215,7 +215,7 @@ func (c *converter) tool(p *UIPart, at string) (said, answered []agent.Part, err
 	failed := p.State == OutputFailed
 	call := agent.Part{
 		Type: agent.ToolCallPart, CallID: p.ToolCallID, ToolName: p.tool(), Input: p.Input,
-		ByProvider: p.ProviderExecuted, Options: p.CallProviderMetadata,
+		ProviderExecuted: p.ProviderExecuted, Options: p.CallProviderMetadata,
 	}
 	if failed && isNull(call.Input) {
 		call.Input = p.RawInput
@@ -232,7 +232,7 @@ func (c *converter) tool(p *UIPart, at string) (said, answered []agent.Part, err
 		if a.Approved != nil {
 			answered = append(answered, agent.Part{
 				Type: agent.ApprovalResponse, ApprovalID: a.ID, Approved: *a.Approved, Reason: a.Reason,
-				Signature: a.Signature, ByProvider: p.ProviderExecuted,
+				Signature: a.Signature, ProviderExecuted: p.ProviderExecuted,
 			})
 		}
 	}

@@ -135,7 +135,7 @@ func answered(before, said []agent.Message) ([]agent.Message, error) {
 		for _, p := range before[i].Parts {
 			switch p.Type {
 			case agent.ToolCallPart:
-				open[p.CallID] = !p.ByProvider
+				open[p.CallID] = !p.ProviderExecuted
 			case agent.ToolResultPart:
 				delete(open, p.CallID)
 			case agent.ApprovalRequest:

@@ -23,7 +23,7 @@ type echo struct {
 	told []string // each time: who said what
 }
 
-func (e *echo) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (e *echo) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	var told []string
 	for _, m := range call.Prompt {
 		for _, p := range m.Parts {
@@ -42,21 +42,21 @@ func (e *echo) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent
 	n := len(e.told)
 	e.mu.Unlock()
 	last := told[len(told)-1]
-	pieces := []agent.Piece{
-		{Type: agent.PieceTextStart, ID: "0"}, {Type: agent.PieceTextDelta, ID: "0", Delta: fmt.Sprintf("%s? (%d)", last, n)}, {Type: agent.PieceTextEnd, ID: "0"},
-		{Type: agent.PieceFinish, Reason: agent.FinishStop},
+	parts := []agent.StreamPart{
+		{Type: agent.StreamTextStart, ID: "0"}, {Type: agent.StreamTextDelta, ID: "0", Delta: fmt.Sprintf("%s? (%d)", last, n)}, {Type: agent.StreamTextEnd, ID: "0"},
+		{Type: agent.StreamFinish, Reason: agent.FinishStop},
 	}
 	switch verb, rest, _ := strings.Cut(strings.TrimPrefix(last, "user "), " "); verb {
 	case "pay", "where":
-		pieces = []agent.Piece{
-			{Type: agent.PieceToolCall, ID: "call-" + rest, ToolName: verb, Input: fmt.Sprintf(`{"to":%q}`, rest)},
-			{Type: agent.PieceFinish, Reason: agent.FinishToolCalls},
+		parts = []agent.StreamPart{
+			{Type: agent.StreamToolCall, ID: "call-" + rest, ToolName: verb, Input: fmt.Sprintf(`{"to":%q}`, rest)},
+			{Type: agent.StreamFinish, Reason: agent.FinishToolCalls},
 		}
 	case "fail":
 		return cay.Errorf(cay.Invalid, "it fails")
 	}
-	for i := range pieces {
-		if err := emit(&pieces[i]); err != nil {
+	for i := range parts {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ type UIMessage struct {
 	Parts    []UIPart        `json:"parts"`
 }
 
-// UIPart is a piece of a UIMessage. Type says which fields apply: text, reasoning,
+// UIPart is a part of a UIMessage. Type says which fields apply: text, reasoning,
 // file, reasoning-file, custom, source-url, source-document, step-start,
 // steering-message, dynamic-tool, "tool-" and the tool's name, or "data-" and a name of
 // the program's own.

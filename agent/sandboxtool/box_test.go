@@ -31,7 +31,7 @@ type talk struct {
 
 type call struct{ tool, input string }
 
-func (m talk) Stream(_ context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (m talk) Stream(_ context.Context, c *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	var results []json.RawMessage
 	n := 0
 	for _, message := range c.Prompt {
@@ -48,18 +48,18 @@ func (m talk) Stream(_ context.Context, c *agent.ModelCall, emit func(*agent.Pie
 		}
 	}
 	calls, text := m.turn(n, results)
-	pieces := []agent.Piece{{Type: agent.PieceStart}}
+	parts := []agent.StreamPart{{Type: agent.StreamStart}}
 	reason := agent.FinishStop
 	for i, c := range calls {
 		reason = agent.FinishToolCalls
-		pieces = append(pieces, agent.Piece{Type: agent.PieceToolCall, ID: fmt.Sprintf("call-%d-%d", n, i), ToolName: c.tool, Input: c.input})
+		parts = append(parts, agent.StreamPart{Type: agent.StreamToolCall, ID: fmt.Sprintf("call-%d-%d", n, i), ToolName: c.tool, Input: c.input})
 	}
 	if text != "" {
-		pieces = append(pieces, agent.Piece{Type: agent.PieceTextStart, ID: "0"}, agent.Piece{Type: agent.PieceTextDelta, ID: "0", Delta: text}, agent.Piece{Type: agent.PieceTextEnd, ID: "0"})
+		parts = append(parts, agent.StreamPart{Type: agent.StreamTextStart, ID: "0"}, agent.StreamPart{Type: agent.StreamTextDelta, ID: "0", Delta: text}, agent.StreamPart{Type: agent.StreamTextEnd, ID: "0"})
 	}
-	pieces = append(pieces, agent.Piece{Type: agent.PieceFinish, Reason: reason})
-	for i := range pieces {
-		if err := emit(&pieces[i]); err != nil {
+	parts = append(parts, agent.StreamPart{Type: agent.StreamFinish, Reason: reason})
+	for i := range parts {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}

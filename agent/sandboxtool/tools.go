@@ -42,23 +42,23 @@ func (b *Box) Tools() []agent.Tool {
 
 type nothing struct{}
 
-// Machine describes a sandbox to the model.
-type Machine struct {
+// SandboxOutput describes a sandbox to the model.
+type SandboxOutput struct {
 	ID      string `json:"sandbox_id"`
 	Runtime string `json:"runtime,omitempty"`
 	WorkDir string `json:"workdir"`
 }
 
-func (b *Box) create(ctx workflow.Context, _ nothing) (Machine, error) {
+func (b *Box) create(ctx workflow.Context, _ nothing) (SandboxOutput, error) {
 	h, err := b.Handle(ctx)
 	if err != nil {
-		return Machine{}, err
+		return SandboxOutput{}, err
 	}
 	s, err := h.Get(ctx)
 	if err != nil {
-		return Machine{}, b.lost(err)
+		return SandboxOutput{}, b.lost(err)
 	}
-	return Machine{ID: s.ID, Runtime: s.Runtime, WorkDir: s.WorkDir}, nil
+	return SandboxOutput{ID: s.ID, Runtime: s.Runtime, WorkDir: s.WorkDir}, nil
 }
 
 // lost forgets the sandbox if the error means that it does not exist any more.
@@ -191,34 +191,34 @@ func (b *Box) stop(ctx workflow.Context, in CommandInput) (RunOutput, error) {
 
 // WriteInput is the input of write_files.
 type WriteInput struct {
-	Files []WrittenFile `json:"files"`
+	Files []FileInput `json:"files"`
 }
 
-// WrittenFile is a file to be written.
-type WrittenFile struct {
+// FileInput is a file to be written.
+type FileInput struct {
 	Path       string `json:"path" jsonschema:"absolute, or relative to the home of your work"`
 	Content    string `json:"content"`
 	Executable bool   `json:"executable,omitempty"`
 }
 
-// Written tells the model which files were written.
-type Written struct {
+// WriteOutput tells the model which files were written.
+type WriteOutput struct {
 	Paths []string `json:"paths"`
 }
 
-func (b *Box) write(ctx workflow.Context, in WriteInput) (Written, error) {
+func (b *Box) write(ctx workflow.Context, in WriteInput) (WriteOutput, error) {
 	if len(in.Files) == 0 || len(in.Files) > MaxWriteFiles {
-		return Written{}, cay.Errorf(cay.Invalid, "files has %d entries: write 1 to %d in a call", len(in.Files), MaxWriteFiles)
+		return WriteOutput{}, cay.Errorf(cay.Invalid, "files has %d entries: write 1 to %d in a call", len(in.Files), MaxWriteFiles)
 	}
 	var files []durable.File
-	var out Written
+	var out WriteOutput
 	total := 0
 	for _, f := range in.Files {
 		if f.Path == "" || strings.ContainsRune(f.Path, 0) || path.Base(path.Clean("/"+f.Path)) == "/" {
-			return Written{}, cay.Errorf(cay.Invalid, "%q is not the path of a file", f.Path)
+			return WriteOutput{}, cay.Errorf(cay.Invalid, "%q is not the path of a file", f.Path)
 		}
 		if total += len(f.Content); total > MaxWrite {
-			return Written{}, cay.Errorf(cay.TooLarge, "the files have more than %d bytes together: write them in several calls", MaxWrite)
+			return WriteOutput{}, cay.Errorf(cay.TooLarge, "the files have more than %d bytes together: write them in several calls", MaxWrite)
 		}
 		file := durable.File{Path: f.Path, Data: []byte(f.Content)}
 		if f.Executable {
@@ -228,7 +228,7 @@ func (b *Box) write(ctx workflow.Context, in WriteInput) (Written, error) {
 	}
 	h, err := b.Handle(ctx)
 	if err != nil {
-		return Written{}, err
+		return WriteOutput{}, err
 	}
 	return out, b.lost(h.WriteFiles(ctx, files...))
 }
@@ -291,56 +291,56 @@ type PreviewInput struct {
 	Port int `json:"port"`
 }
 
-// Preview is the address of a port.
-type Preview struct {
+// PreviewOutput is the address of a port.
+type PreviewOutput struct {
 	URL string `json:"url"`
 }
 
-func (b *Box) preview(ctx workflow.Context, in PreviewInput) (Preview, error) {
+func (b *Box) preview(ctx workflow.Context, in PreviewInput) (PreviewOutput, error) {
 	h, err := b.Handle(ctx)
 	if err != nil {
-		return Preview{}, err
+		return PreviewOutput{}, err
 	}
 	s, err := h.Get(ctx)
 	if err != nil {
-		return Preview{}, b.lost(err)
+		return PreviewOutput{}, b.lost(err)
 	}
 	var declared []int
 	for _, p := range s.Ports {
 		if p.Port == in.Port {
-			return Preview{URL: p.URL}, nil
+			return PreviewOutput{URL: p.URL}, nil
 		}
 		declared = append(declared, p.Port)
 	}
-	return Preview{}, cay.Errorf(cay.Invalid, "port %d is not shown to people; listen on one of %v", in.Port, declared)
+	return PreviewOutput{}, cay.Errorf(cay.Invalid, "port %d is not shown to people; listen on one of %v", in.Port, declared)
 }
 
-// Saved is a snapshot.
-type Saved struct {
+// SnapshotOutput is a snapshot.
+type SnapshotOutput struct {
 	ID string `json:"snapshot_id"`
 }
 
-func (b *Box) snapshot(ctx workflow.Context, _ nothing) (Saved, error) {
+func (b *Box) snapshot(ctx workflow.Context, _ nothing) (SnapshotOutput, error) {
 	h, err := b.Handle(ctx)
 	if err != nil {
-		return Saved{}, err
+		return SnapshotOutput{}, err
 	}
 	s, err := h.Snapshot(ctx, sandbox.SnapshotParams{})
 	if err != nil {
-		return Saved{}, b.lost(err)
+		return SnapshotOutput{}, b.lost(err)
 	}
 	b.saved = append(b.saved, s.ID)
-	return Saved{ID: s.ID}, nil
+	return SnapshotOutput{ID: s.ID}, nil
 }
 
-// Removed says that a sandbox was deleted.
-type Removed struct {
+// DeleteOutput says that a sandbox was deleted.
+type DeleteOutput struct {
 	Deleted bool `json:"deleted"`
 }
 
-func (b *Box) remove(ctx workflow.Context, _ nothing) (Removed, error) {
+func (b *Box) remove(ctx workflow.Context, _ nothing) (DeleteOutput, error) {
 	if b.created == nil {
-		return Removed{}, nil
+		return DeleteOutput{}, nil
 	}
-	return Removed{Deleted: true}, b.Close(ctx)
+	return DeleteOutput{Deleted: true}, b.Close(ctx)
 }

@@ -46,61 +46,61 @@ func New(p oteltrace.TracerProvider) *Observer { return &Observer{trace.New(p)} 
 // IDs returns the generator of workflow/trace.
 func IDs() trace.Generator { return trace.IDs() }
 
-// The keys of the parts of runs that have spans.
-func workKey(id string) string         { return "agent " + id }
-func toolKey(work, call string) string { return "tool " + work + " " + call }
+// The keys of the spans of runs.
+func agentKey(id string) string        { return "agent " + id }
+func toolKey(span, call string) string { return "tool " + span + " " + call }
 
 // StepStarted implements workflow.Observer.
 func (o *Observer) StepStarted(ctx context.Context, run *workflow.RunInfo, step workflow.StepMetadata) context.Context {
 	return agent.WithTracer(o.Observer.StepStarted(ctx, run, step), o)
 }
 
-// Told implements workflow.Observer.
-func (o *Observer) Told(run *workflow.RunInfo, what any) {
-	switch w := what.(type) {
-	case *agent.Work:
-		p := trace.Part{
-			Key: workKey(w.ID), Name: "invoke_agent " + w.Agent, Begun: w.Begun, Ended: w.Ended, ErrorType: w.Failed,
-			Attributes: append(usage(w.Usage),
-				attribute.String("gen_ai.operation.name", "invoke_agent"), attribute.String("gen_ai.agent.name", w.Agent),
-				attribute.String("gen_ai.request.model", w.Model), attribute.String("gen_ai.conversation.id", run.ID),
-				attribute.Int64("cay.model.calls", w.Usage.Calls)),
+// RunEmitted implements workflow.Observer.
+func (o *Observer) RunEmitted(run *workflow.RunInfo, value any) {
+	switch s := value.(type) {
+	case *agent.Span:
+		p := trace.Span{
+			Key: agentKey(s.ID), Name: "invoke_agent " + s.Agent, StartedAt: s.StartedAt, EndedAt: s.EndedAt, ErrorType: s.ErrorCode,
+			Attributes: append(usage(s.Usage),
+				attribute.String("gen_ai.operation.name", "invoke_agent"), attribute.String("gen_ai.agent.name", s.Agent),
+				attribute.String("gen_ai.request.model", s.Model), attribute.String("gen_ai.conversation.id", run.ID),
+				attribute.Int64("cay.model.calls", s.Usage.Calls)),
 		}
-		if w.Above != "" {
-			p.Above = toolKey(w.Above, w.Call)
+		if s.ParentID != "" {
+			p.ParentKey = toolKey(s.ParentID, s.ParentCall)
 		}
-		if w.FinishReason != "" {
-			p.Attributes = append(p.Attributes, reasons(w.FinishReason))
+		if s.FinishReason != "" {
+			p.Attributes = append(p.Attributes, reasons(s.FinishReason))
 		}
-		o.Report(run, p)
-	case *agent.ToolWork:
-		o.Report(run, trace.Part{
-			Key: toolKey(w.Work, w.Call), Above: workKey(w.Work), Name: "execute_tool " + w.Tool, Begun: w.Begun, Ended: w.Ended, ErrorType: w.Failed,
-			Attributes: tool(w.Tool, w.Call),
+		o.ReportSpan(run, p)
+	case *agent.ToolSpan:
+		o.ReportSpan(run, trace.Span{
+			Key: toolKey(s.ParentID, s.CallID), ParentKey: agentKey(s.ParentID), Name: "execute_tool " + s.Tool, StartedAt: s.StartedAt, EndedAt: s.EndedAt, ErrorType: s.ErrorCode,
+			Attributes: tool(s.Tool, s.CallID),
 		})
 	}
 }
 
-// Model implements agent.Tracer.
-func (o *Observer) Model(ctx context.Context, work string, c *agent.ModelCall) (context.Context, func(agent.ModelOutcome)) {
-	ctx, span := o.Begin(ctx, workKey(work), "chat "+c.Model, oteltrace.WithSpanKind(oteltrace.SpanKindClient), oteltrace.WithAttributes(
+// StartModelCall implements agent.Tracer.
+func (o *Observer) StartModelCall(ctx context.Context, span string, c *agent.ModelCall) (context.Context, func(agent.ModelOutcome)) {
+	ctx, child := o.StartSpan(ctx, agentKey(span), "chat "+c.Model, oteltrace.WithSpanKind(oteltrace.SpanKindClient), oteltrace.WithAttributes(
 		attribute.String("gen_ai.operation.name", "chat"), attribute.String("gen_ai.request.model", c.Model),
 		attribute.String("gen_ai.agent.name", c.App), attribute.String("gen_ai.conversation.id", c.Session)))
 	return ctx, func(out agent.ModelOutcome) {
 		if out.Usage.Calls > 0 {
-			span.SetAttributes(append(usage(out.Usage), reasons(out.FinishReason))...)
+			child.SetAttributes(append(usage(out.Usage), reasons(out.FinishReason))...)
 		}
 		if out.GenerationID != "" {
-			span.SetAttributes(attribute.String("cay.generation.id", out.GenerationID))
+			child.SetAttributes(attribute.String("cay.generation.id", out.GenerationID))
 		}
-		end(span, out.Failed)
+		end(child, out.ErrorCode)
 	}
 }
 
-// Tool implements agent.Tracer.
-func (o *Observer) Tool(ctx context.Context, work string, c agent.ToolCall) (context.Context, func(failed string)) {
-	ctx, span := o.Begin(ctx, workKey(work), "execute_tool "+c.Name, oteltrace.WithAttributes(tool(c.Name, c.ID)...))
-	return ctx, func(failed string) { end(span, failed) }
+// StartToolCall implements agent.Tracer.
+func (o *Observer) StartToolCall(ctx context.Context, span string, c agent.ToolCall) (context.Context, func(errorCode string)) {
+	ctx, child := o.StartSpan(ctx, agentKey(span), "execute_tool "+c.Name, oteltrace.WithAttributes(tool(c.Name, c.ID)...))
+	return ctx, func(errorCode string) { end(child, errorCode) }
 }
 
 func end(span oteltrace.Span, failed string) {

@@ -25,7 +25,7 @@ const secret = "xyzzy"
 // models answer by the model's name, and how often a tool was called before.
 type models struct{}
 
-func (models) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (models) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	turn := 0
 	for _, m := range c.Prompt {
 		if m.Role == agent.FromTool {
@@ -36,17 +36,17 @@ func (models) Stream(ctx context.Context, c *agent.ModelCall, emit func(*agent.P
 		return errors.New("there is no span")
 	}
 	calls := map[string][]string{"boss0": {"ask", "look", "fail", "wait"}, "expert0": {"look"}}[fmt.Sprint(c.Model, turn)]
-	pieces := []agent.Piece{{Type: agent.PieceTextStart, ID: "0"}, {Type: agent.PieceTextDelta, ID: "0", Delta: secret}, {Type: agent.PieceTextEnd, ID: "0"}}
+	parts := []agent.StreamPart{{Type: agent.StreamTextStart, ID: "0"}, {Type: agent.StreamTextDelta, ID: "0", Delta: secret}, {Type: agent.StreamTextEnd, ID: "0"}}
 	for _, name := range calls {
 		input := fmt.Sprintf(`{"What":%q}`, secret)
 		if name == "ask" {
 			input = fmt.Sprintf(`{"prompt":%q}`, secret)
 		}
-		pieces = append(pieces, agent.Piece{Type: agent.PieceToolCall, ID: "call_" + name, ToolName: name, Input: input})
+		parts = append(parts, agent.StreamPart{Type: agent.StreamToolCall, ID: "call_" + name, ToolName: name, Input: input})
 	}
-	pieces = append(pieces, agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishStop, GenerationID: "gen_" + c.Model, Usage: agent.Usage{Calls: 1, Input: 3, Output: 2}})
-	for i := range pieces {
-		if err := emit(&pieces[i]); err != nil {
+	parts = append(parts, agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishStop, GenerationID: "gen_" + c.Model, Usage: agent.Usage{Calls: 1, Input: 3, Output: 2}})
+	for i := range parts {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}

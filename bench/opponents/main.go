@@ -1,5 +1,5 @@
 // Command opponents runs other durable workflow engines for Go under the suite
-// "workflow" of cay bench. The command is in a separate module, so that cay does
+// "workflow" of cay-bench. The command is in a separate module, so that cay does
 // not depend on the other engines.
 //
 //	opponents dbos|go-workflows -store sqlite|postgres -at PATH|DSN [-full]

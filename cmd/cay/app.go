@@ -131,8 +131,8 @@ func newRootCommand(a *app) *cobra.Command {
 	add("workflows", newWorkflowCommand(a))
 	add("models", newGatewayCommand(a))
 	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
-	add("other", newBenchCommand(a), newVersionCommand(a))
-	root.AddCommand(newGuestCommand(a), newBenchDaemonCommand(a), newBenchWorkflowsCommand(a), newBenchGatewayCommand(a))
+	add("other", newVersionCommand(a))
+	root.AddCommand(newGuestCommand(a), newBenchCommand(a))
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	return root

@@ -13,11 +13,10 @@ import (
 // progress shows long work on standard error: bars on a terminal, else a line
 // for each step. Methods are called one at a time.
 type progress struct {
-	out    io.Writer
-	ui     *mpb.Progress // nil: plain lines
-	bars   map[string]*mpb.Bar
-	last   string
-	amount func(decor.Statistics) string // how far a bar is, in words
+	out  io.Writer
+	ui   *mpb.Progress // nil: plain lines
+	bars map[string]*mpb.Bar
+	last string
 }
 
 // newProgress returns nil, which shows nothing, if quiet.
@@ -25,7 +24,7 @@ func (a *app) newProgress(quiet bool) *progress {
 	if quiet {
 		return nil
 	}
-	p := &progress{out: a.stderr, bars: make(map[string]*mpb.Bar), amount: amountText}
+	p := &progress{out: a.stderr, bars: make(map[string]*mpb.Bar)}
 	if isTerminal(a.stderr) {
 		p.ui = mpb.New(mpb.WithOutput(a.stderr), mpb.WithWidth(40))
 	}
@@ -60,7 +59,7 @@ func (p *progress) step(name string, current, total int64) {
 	if bar == nil {
 		bar = p.ui.AddBar(total, mpb.BarRemoveOnComplete(),
 			mpb.PrependDecorators(decor.Name(name, decor.WCSyncSpaceR)),
-			mpb.AppendDecorators(decor.Any(p.amount)))
+			mpb.AppendDecorators(decor.Any(amountText)))
 		p.bars[name] = bar
 	}
 	if total > 0 {
@@ -79,9 +78,6 @@ func amountText(s decor.Statistics) string {
 	}
 	return bytesText(s.Current) + " / " + bytesText(s.Total)
 }
-
-// countText returns the done part of a bar's items.
-func countText(s decor.Statistics) string { return fmt.Sprintf("%d / %d", s.Current, s.Total) }
 
 // done removes the bars. Call it before printing anything else.
 func (p *progress) done() {

@@ -251,7 +251,7 @@ func (o *sandboxListOptions) run(ctx context.Context, a *app) error {
 			p.Status = append(p.Status, sandbox.Status(s))
 		}
 	default:
-		p.Kept = !o.all
+		p.Resumable = !o.all
 	}
 	c := a.sandboxes()
 	items, _, err := pages(0, func(n int, cursor string) (*sandbox.Page[sandbox.Sandbox], error) {

@@ -36,7 +36,7 @@ saved.`,
 		func(ctx context.Context, c *sandbox.Client, ref string) (*sandbox.Sandbox, error) {
 			return c.Resume(ctx, ref, p)
 		})
-	c.Flags().BoolVar(&p.Anew, "anew", false, "start also those that are not persistent: from their last snapshot, else from their image")
+	c.Flags().BoolVar(&p.Fresh, "anew", false, "start also those that are not persistent: from their last snapshot, else from their image")
 	c.Flags().BoolVar(&p.FilesOnly, "files", false, "start hibernated ones from their files alone; for those another build of cay saved")
 	return c
 }

@@ -88,7 +88,7 @@ func newSnapshotCreate(a *app) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		a.note(o.quiet || a.json, "%s in %s; %s stood still for %s", bytesText(s.SizeBytes), shortDuration(s.Took), s.SandboxName, shortDuration(s.Paused))
+		a.note(o.quiet || a.json, "%s in %s; %s stood still for %s", bytesText(s.SizeBytes), shortDuration(s.Duration), s.SandboxName, shortDuration(s.Paused))
 		return a.show(s, func(w io.Writer) { fmt.Fprintln(w, s.ID) })
 	})
 }
@@ -192,7 +192,7 @@ func describeSnapshot(w io.Writer, s *sandbox.Snapshot) {
 		"vcpus", vcpuText(s.VCPUs), "memory", mibText(s.MemoryMB), "disk", mibText(s.DiskMB),
 		"build", s.Build, "size", bytesText(s.SizeBytes),
 		"created", agoText(s.CreatedAt), "last used", agoPtr(s.LastUsedAt), "expires", expires,
-		"took", durationText(s.Took), "stood still", durationText(s.Paused),
+		"took", durationText(s.Duration), "stood still", durationText(s.Paused),
 	)
 }
 

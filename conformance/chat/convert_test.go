@@ -125,7 +125,7 @@ func canonicalPart(p *agent.Part) object {
 	case agent.Custom:
 		o["kind"] = p.Kind
 	case agent.ToolCallPart:
-		o["call"], o["tool"], o["input"], o["byProvider"] = p.CallID, p.ToolName, p.Input, p.ByProvider
+		o["call"], o["tool"], o["input"], o["byProvider"] = p.CallID, p.ToolName, p.Input, p.ProviderExecuted
 		if string(p.Input) == "null" {
 			o["input"] = object{}
 		}

@@ -149,7 +149,7 @@ const pace = 25 * time.Millisecond
 // speaking counts the calls of it in progress, and asked all calls.
 var speaking, asked atomic.Int64
 
-func (actor) Stream(ctx context.Context, call *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (actor) Stream(ctx context.Context, call *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	asked.Add(1)
 	speaking.Add(1)
 	defer speaking.Add(-1)
@@ -217,12 +217,12 @@ func numbers(n int) string {
 
 type speaker struct {
 	ctx  context.Context
-	emit func(*agent.Piece) error
+	emit func(*agent.StreamPart) error
 }
 
-func (s *speaker) all(pieces ...agent.Piece) error {
-	for i := range pieces {
-		if err := s.emit(&pieces[i]); err != nil {
+func (s *speaker) all(parts ...agent.StreamPart) error {
+	for i := range parts {
+		if err := s.emit(&parts[i]); err != nil {
 			return err
 		}
 	}
@@ -230,7 +230,7 @@ func (s *speaker) all(pieces ...agent.Piece) error {
 }
 
 func (s *speaker) say(text string, end bool) error {
-	if err := s.all(agent.Piece{Type: agent.PieceTextStart, ID: "0"}); err != nil {
+	if err := s.all(agent.StreamPart{Type: agent.StreamTextStart, ID: "0"}); err != nil {
 		return err
 	}
 	for i, word := range strings.SplitAfter(text, " ") {
@@ -241,23 +241,23 @@ func (s *speaker) say(text string, end bool) error {
 				return context.Cause(s.ctx)
 			}
 		}
-		if err := s.all(agent.Piece{Type: agent.PieceTextDelta, ID: "0", Delta: word}); err != nil {
+		if err := s.all(agent.StreamPart{Type: agent.StreamTextDelta, ID: "0", Delta: word}); err != nil {
 			return err
 		}
 	}
 	if !end {
 		return nil
 	}
-	return s.all(agent.Piece{Type: agent.PieceTextEnd, ID: "0"}, agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishStop})
+	return s.all(agent.StreamPart{Type: agent.StreamTextEnd, ID: "0"}, agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishStop})
 }
 
 func (s *speaker) call(id, tool, input string) error {
 	return s.all(
-		agent.Piece{Type: agent.PieceInputStart, ID: id, ToolName: tool},
-		agent.Piece{Type: agent.PieceInputDelta, ID: id, Delta: input[:4]},
-		agent.Piece{Type: agent.PieceInputDelta, ID: id, Delta: input[4:]},
-		agent.Piece{Type: agent.PieceInputEnd, ID: id},
-		agent.Piece{Type: agent.PieceToolCall, ID: id, ToolName: tool, Input: input},
-		agent.Piece{Type: agent.PieceFinish, Reason: agent.FinishToolCalls},
+		agent.StreamPart{Type: agent.StreamToolInputStart, ID: id, ToolName: tool},
+		agent.StreamPart{Type: agent.StreamToolInputDelta, ID: id, Delta: input[:4]},
+		agent.StreamPart{Type: agent.StreamToolInputDelta, ID: id, Delta: input[4:]},
+		agent.StreamPart{Type: agent.StreamToolInputEnd, ID: id},
+		agent.StreamPart{Type: agent.StreamToolCall, ID: id, ToolName: tool, Input: input},
+		agent.StreamPart{Type: agent.StreamFinish, Reason: agent.FinishToolCalls},
 	)
 }

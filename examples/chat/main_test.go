@@ -23,20 +23,20 @@ func TestMain(m *testing.M) {
 // asked is a model that wants to send a postcard, and reports the outcome.
 type asked struct{}
 
-func (asked) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent.Piece) error) error {
+func (asked) Stream(_ context.Context, call *agent.ModelCall, emit func(*agent.StreamPart) error) error {
 	last := call.Prompt[len(call.Prompt)-1]
-	pieces := []agent.Piece{
-		{Type: agent.PieceToolCall, ID: "call_1", ToolName: "send_postcard", Input: `{"city":"Oslo"}`},
-		{Type: agent.PieceFinish, Reason: agent.FinishToolCalls},
+	parts := []agent.StreamPart{
+		{Type: agent.StreamToolCall, ID: "call_1", ToolName: "send_postcard", Input: `{"city":"Oslo"}`},
+		{Type: agent.StreamFinish, Reason: agent.FinishToolCalls},
 	}
 	if last.Role == agent.FromTool {
-		pieces = []agent.Piece{
-			{Type: agent.PieceTextStart, ID: "0"}, {Type: agent.PieceTextDelta, ID: "0", Delta: "So: " + last.Parts[0].Output.Text}, {Type: agent.PieceTextEnd, ID: "0"},
-			{Type: agent.PieceFinish, Reason: agent.FinishStop},
+		parts = []agent.StreamPart{
+			{Type: agent.StreamTextStart, ID: "0"}, {Type: agent.StreamTextDelta, ID: "0", Delta: "So: " + last.Parts[0].Output.Text}, {Type: agent.StreamTextEnd, ID: "0"},
+			{Type: agent.StreamFinish, Reason: agent.FinishStop},
 		}
 	}
-	for i := range pieces {
-		if err := emit(&pieces[i]); err != nil {
+	for i := range parts {
+		if err := emit(&parts[i]); err != nil {
 			return err
 		}
 	}

@@ -119,7 +119,7 @@ func (e *Engine) CheckProject(ctx context.Context, teamID, projectID string) err
 }
 
 func (e *Engine) WhoAmI(ctx context.Context) (*account.Identity, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (e *Engine) CreateTeam(ctx context.Context, params account.CreateTeamParams
 }
 
 func (e *Engine) GetTeam(ctx context.Context, id string) (*account.Team, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (e *Engine) GetTeam(ctx context.Context, id string) (*account.Team, error) 
 }
 
 func (e *Engine) ListTeams(ctx context.Context, params account.ListParams) (*account.Page[account.Team], error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (e *Engine) CreateProject(ctx context.Context, params account.CreateProject
 }
 
 func (e *Engine) GetProject(ctx context.Context, id string) (*account.Project, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +259,7 @@ func (e *Engine) GetProject(ctx context.Context, id string) (*account.Project, e
 }
 
 func (e *Engine) ListProjects(ctx context.Context, params account.ListParams) (*account.Page[account.Project], error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -352,16 +352,8 @@ func reach(p api.Principal) string {
 	return p.TeamID
 }
 
-func principal(ctx context.Context) (api.Principal, error) {
-	p, ok := api.PrincipalFrom(ctx)
-	if !ok {
-		return p, cay.Errorf(cay.Unauthenticated, "the request carries no token")
-	}
-	return p, nil
-}
-
 func adminOnly(ctx context.Context, what string) (api.Principal, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err == nil && !p.Admin {
 		err = cay.Errorf(cay.PermissionDenied, "only an admin token may %s", what)
 	}
@@ -369,7 +361,7 @@ func adminOnly(ctx context.Context, what string) (api.Principal, error) {
 }
 
 func teamOnly(ctx context.Context, what string) (api.Principal, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err == nil && p.ProjectID != "" {
 		err = cay.Errorf(cay.PermissionDenied, "a token of a project may not %s", what).WithHint("use a token of the team")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/oidc"
 )
 
@@ -75,7 +76,7 @@ func (e *Engine) signJWT(ctx context.Context, tokenID, teamID, projectID string,
 }
 
 func (e *Engine) CreateJWT(ctx context.Context, projectID string) (*account.JWT, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}

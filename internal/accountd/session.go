@@ -50,7 +50,7 @@ func sessionHash(s api.Session) hash {
 
 // CreateLoginLink implements Service.
 func (e *Engine) CreateLoginLink(ctx context.Context) (*account.LoginLink, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -98,11 +98,9 @@ type teamRow struct {
 	ownQuota bool
 }
 
-type scanner interface{ Scan(dest ...any) error }
-
 const teamColumns = `id, name, quota, created_at`
 
-func scanTeam(s scanner) (t teamRow, err error) {
+func scanTeam(s db.Scanner) (t teamRow, err error) {
 	var quota sql.NullString
 	var created int64
 	if err = s.Scan(&t.ID, &t.Name, &quota, &created); err != nil {
@@ -119,7 +117,7 @@ func scanTeam(s scanner) (t teamRow, err error) {
 
 const projectColumns = `id, team_id, name, created_at`
 
-func scanProject(s scanner) (p account.Project, err error) {
+func scanProject(s db.Scanner) (p account.Project, err error) {
 	var created int64
 	err = s.Scan(&p.ID, &p.TeamID, &p.Name, &created)
 	p.CreatedAt = fromMillis(created)
@@ -128,7 +126,7 @@ func scanProject(s scanner) (p account.Project, err error) {
 
 const tokenColumns = `id, kind, name, team_id, project_id, rights, created_at, expires_at, last_used_at`
 
-func scanToken(s scanner) (t account.Token, err error) {
+func scanToken(s db.Scanner) (t account.Token, err error) {
 	var k kind
 	var project sql.NullString
 	var created int64
@@ -330,21 +328,13 @@ func room(ctx context.Context, tx *db.Tx, what, count, teamID string, limit int)
 	return nil
 }
 
-func query[T any](ctx context.Context, d *db.DB, scan func(scanner) (T, error), q string, args ...any) ([]T, error) {
-	rows, err := d.Query(ctx, q, args...)
-	if err != nil {
-		return nil, err
+// query is db.Collect, but never returns nil: a list without items is [] in JSON.
+func query[T any](ctx context.Context, d *db.DB, scan func(db.Scanner) (T, error), q string, args ...any) ([]T, error) {
+	items, err := db.Collect(ctx, d, scan, q, args...)
+	if err == nil && items == nil {
+		items = []T{}
 	}
-	defer rows.Close()
-	items := []T{}
-	for rows.Next() {
-		t, err := scan(rows)
-		if err != nil {
-			return nil, db.Error(err)
-		}
-		items = append(items, t)
-	}
-	return items, db.Error(rows.Err())
+	return items, err
 }
 
 // list selects one page, newest first.

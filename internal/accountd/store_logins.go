@@ -19,7 +19,7 @@ type signingKey struct {
 
 // signingKeys returns all signing keys, newest first.
 func (s store) signingKeys(ctx context.Context) ([]signingKey, error) {
-	return query(ctx, s.db, func(s scanner) (k signingKey, err error) {
+	return query(ctx, s.db, func(s db.Scanner) (k signingKey, err error) {
 		err = s.Scan(&k.id, &k.sealed)
 		return k, err
 	}, `SELECT id, sealed FROM account_signing_keys ORDER BY created_at DESC, id`)
@@ -53,7 +53,7 @@ type deviceLogin struct {
 
 const deviceLoginColumns = `state, client_id, agent, address, scope, coalesce(team_id, ''), coalesce(project_id, ''), deadline, polled_at, created_at, expires_at`
 
-func scanDeviceLogin(s scanner) (l deviceLogin, err error) {
+func scanDeviceLogin(s db.Scanner) (l deviceLogin, err error) {
 	var deadline sql.NullInt64
 	var polled, created, expires int64
 	err = s.Scan(&l.state, &l.clientID, &l.agent, &l.address, &l.scope, &l.teamID, &l.projectID, &deadline, &polled, &created, &expires)
@@ -138,7 +138,7 @@ type login struct {
 
 const loginColumns = `token_id, client_id, scope, rotated_at, deadline, expires_at`
 
-func scanLogin(s scanner) (l login, err error) {
+func scanLogin(s db.Scanner) (l login, err error) {
 	var rotated, deadline sql.NullInt64
 	var expires int64
 	err = s.Scan(&l.tokenID, &l.clientID, &l.scope, &rotated, &deadline, &expires)

@@ -74,25 +74,18 @@ func (s store) useLoginLink(ctx context.Context, h hash, now time.Time) (t *acco
 // token has too many: it returns the sessions that it displaced.
 func (s store) insertSession(ctx context.Context, h hash, tokenID string, now, expires time.Time) (displaced []hash, err error) {
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
-		displaced = nil
 		if _, err := tx.Exec(ctx, `DELETE FROM account_sessions WHERE expires_at <= ? OR used_at <= ?`, now.UnixMilli(), now.Add(-sessionIdle).UnixMilli()); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, `DELETE FROM account_sessions WHERE hash IN
+		hashes, err := db.Collect(ctx, tx, db.Column[[]byte], `DELETE FROM account_sessions WHERE hash IN
 			(SELECT hash FROM account_sessions WHERE token_id = ? ORDER BY used_at DESC, created_at DESC LIMIT 1000 OFFSET ?)
 			RETURNING hash`, tokenID, maxSessions-1)
 		if err != nil {
 			return err
 		}
-		for rows.Next() {
-			var b []byte
-			if err := rows.Scan(&b); err != nil {
-				return errors.Join(err, rows.Close())
-			}
-			displaced = append(displaced, hash(b))
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return err
+		displaced = make([]hash, len(hashes))
+		for i, b := range hashes {
+			displaced[i] = hash(b)
 		}
 		_, err = tx.Exec(ctx, `INSERT INTO account_sessions (hash, token_id, created_at, used_at, expires_at) VALUES (?, ?, ?, ?, ?)`,
 			h[:], tokenID, now.UnixMilli(), now.UnixMilli(), expires.UnixMilli())

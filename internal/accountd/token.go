@@ -187,7 +187,7 @@ func (e *Engine) expiry(ctx context.Context, p api.Principal, asked *time.Time, 
 }
 
 func (e *Engine) GetToken(ctx context.Context, id string) (*account.Token, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (e *Engine) token(ctx context.Context, p api.Principal, id string) (*accoun
 }
 
 func (e *Engine) ListTokens(ctx context.Context, params account.ListParams) (*account.Page[account.Token], error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +230,7 @@ func (e *Engine) ListTokens(ctx context.Context, params account.ListParams) (*ac
 }
 
 func (e *Engine) DeleteToken(ctx context.Context, id string) error {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return err
 	}

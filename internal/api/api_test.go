@@ -52,7 +52,7 @@ func TestStatus(t *testing.T) {
 	want := map[cay.Code]int{
 		cay.Invalid: 400, cay.Unauthenticated: 401, cay.PermissionDenied: 403, cay.NotFound: 404, cay.FileNotFound: 404,
 		cay.AlreadyExists: 409, cay.Conflict: 409, cay.Stopped: 410, cay.ExecutableMissing: 422, cay.TooLarge: 413,
-		cay.QuotaExceeded: 429, cay.NoSpace: 507, cay.NotSupported: 501, cay.Unavailable: 503, cay.DeadlineExceeded: 504,
+		cay.QuotaExceeded: 429, cay.NoSpace: 507, cay.NotSupported: 501, cay.SourceUnavailable: 502, cay.Unavailable: 503, cay.DeadlineExceeded: 504,
 		cay.Canceled: 499, cay.Internal: 500, "made_up": 500,
 	}
 	for code, status := range want {

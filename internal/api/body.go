@@ -4,11 +4,13 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 const (
@@ -225,6 +227,30 @@ func (b *watchedBody) stop() <-chan struct{} {
 func Buffer() (buf []byte, free func()) {
 	p := buffers.Get().(*[]byte)
 	return *p, func() { buffers.Put(p) }
+}
+
+// SendFile answers with the bytes of a file whose size is size according to its file system.
+// Files of proc and sys have more content than their size says, so the size is used only for
+// content that does not fit the buffer. A growing file ends where it ended when it was
+// opened. Errors of src come before the answer has begun, or break the connection.
+func SendFile(w http.ResponseWriter, src io.Reader, size int64) error {
+	buf, free := Buffer()
+	defer free()
+	n, err := io.ReadFull(src, buf)
+	whole := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	if err != nil && !whole {
+		return err
+	}
+	switch {
+	case whole:
+		w.Header().Set("Content-Length", strconv.Itoa(n))
+	case size > int64(n):
+		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+		src = io.LimitReader(src, size-int64(n))
+	}
+	w.Header().Set("Content-Type", wire.TypeBytes)
+	w.WriteHeader(http.StatusOK)
+	return Copy(w, buf[:n], src, buf)
 }
 
 // Copy writes head, which the caller has read from src, and then the rest of

@@ -38,6 +38,7 @@ var status = map[cay.Code]int{
 	cay.QuotaExceeded:     http.StatusTooManyRequests,
 	cay.NoSpace:           http.StatusInsufficientStorage,
 	cay.NotSupported:      http.StatusNotImplemented,
+	cay.SourceUnavailable: http.StatusBadGateway,
 	cay.Unavailable:       http.StatusServiceUnavailable,
 	cay.DeadlineExceeded:  http.StatusGatewayTimeout,
 	cay.Canceled:          499,

@@ -28,7 +28,7 @@ const kitFragment = `{
     "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token made by POST /v1/tokens, or the admin token in the daemon's data directory."}},
     "schemas": {
       "Error": {"type": "object", "required": ["code", "message"], "additionalProperties": false, "properties": {
-        "code": {"type": "string", "description": "What kind of failure it is; clients decide by this.", "enum": ["invalid", "unauthenticated", "permission_denied", "not_found", "file_not_found", "already_exists", "conflict", "sandbox_stopped", "executable_not_found", "too_large", "quota_exceeded", "no_space", "not_supported", "unavailable", "deadline_exceeded", "canceled", "internal"]},
+        "code": {"type": "string", "description": "What kind of failure it is; clients decide by this.", "enum": ["invalid", "unauthenticated", "permission_denied", "not_found", "file_not_found", "already_exists", "conflict", "sandbox_stopped", "executable_not_found", "too_large", "quota_exceeded", "no_space", "not_supported", "source_unavailable", "unavailable", "deadline_exceeded", "canceled", "internal"]},
         "message": {"type": "string", "description": "A sentence for people."},
         "hint": {"type": "string", "description": "What to do about it."},
         "retry_after_ms": {"type": "integer", "minimum": 0, "description": "How long to wait before trying again."}}},
@@ -36,7 +36,7 @@ const kitFragment = `{
         "type": {"const": "error", "description": "Only in streams whose lines have a type."}, "error": {"$ref": "#/components/schemas/Error"}}}
     },
     "responses": {
-      "Error": {"description": "A failure: 400 invalid, 401 unauthenticated, 403 permission_denied, 404 not_found and file_not_found, 409 already_exists and conflict, 410 sandbox_stopped, 413 too_large, 422 executable_not_found, 429 quota_exceeded, 499 canceled, 500 internal, 501 not_supported, 503 unavailable, 504 deadline_exceeded, 507 no_space. 429 and 503 carry Retry-After.",
+      "Error": {"description": "A failure: 400 invalid, 401 unauthenticated, 403 permission_denied, 404 not_found and file_not_found, 409 already_exists and conflict, 410 sandbox_stopped, 413 too_large, 422 executable_not_found, 429 quota_exceeded, 499 canceled, 500 internal, 501 not_supported, 502 source_unavailable, 503 unavailable, 504 deadline_exceeded, 507 no_space. 429 and 503 carry Retry-After.",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}}
     }
   }

@@ -18,7 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -393,7 +393,6 @@ func (d *Daemon) close() error {
 // Run runs a daemon until ctx ends. It calls ready, once the daemon answers, with
 // the daemon's URL and the URL of its AI gateway, "" if there is none.
 func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, gatewayURL string)) error {
-	defer runtime.KeepAlive(newBallast())
 	d, err := New(ctx, cfg, opts)
 	if err != nil {
 		return err
@@ -405,7 +404,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, g
 		return errors.Join(err, d.Stop())
 	}
 	ready(d.URL(), d.GatewayURL())
-	settle(ctx, d.log)
+	debug.FreeOSMemory()   // three quarters of the heap are garbage of the start
 	var gateway chan error // nil: never
 	if d.gateway != nil {
 		gateway = d.gateway.served

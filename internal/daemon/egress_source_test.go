@@ -88,7 +88,7 @@ func TestEgress_Source(t *testing.T) {
 		for _, policy := range []sandbox.Network{{Mode: sandbox.DenyAll}, only("other.example.com")} {
 			for _, src := range []sandbox.Source{git, tarball} {
 				_, err := create(src, policy, sandbox.CreateParams{Name: "denied"})
-				if cay.CodeOf(err) != cay.Unavailable || strings.Contains(err.Error(), password) {
+				if cay.CodeOf(err) != cay.SourceUnavailable || strings.Contains(err.Error(), password) {
 					t.Errorf("%s: %v", src.Type, err)
 				}
 				if _, err := s.Get(t.Context(), "denied"); cay.CodeOf(err) != cay.NotFound {

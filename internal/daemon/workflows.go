@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cayhq/cay/internal/accountd"
+	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/compat/vercelworkflow"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -20,7 +21,7 @@ import (
 // The engines implement the interfaces of the routes.
 var (
 	_ workflowd.Backends = (*workflowd.Engine)(nil)
-	_ workflowd.Accounts = (*accountd.Engine)(nil)
+	_ api.Projects       = (*accountd.Engine)(nil)
 )
 
 // openWorkflows opens the database of workflows, and continues its runs, and its messages

@@ -417,3 +417,45 @@ func TestWrite_SyncAgain(t *testing.T) {
 		t.Errorf("there are %d rows, want both", n)
 	}
 }
+
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	names := func(q db.Querier) ([]string, error) {
+		return db.Collect(t.Context(), q, db.Column[string], `SELECT name FROM items ORDER BY id`)
+	}
+	if got, err := names(d); err != nil || got != nil {
+		t.Errorf("an empty table has %q, %v", got, err)
+	}
+	err := d.Write(t.Context(), func(tx *db.Tx) error {
+		for _, name := range []string{"a", "b"} {
+			if _, err := tx.Exec(t.Context(), `INSERT INTO items (name) VALUES (?)`, name); err != nil {
+				return err
+			}
+		}
+		got, err := names(tx)
+		if len(got) != 2 {
+			t.Errorf("the transaction sees %q", got)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := names(d); err != nil || strings.Join(got, " ") != "a b" {
+		t.Errorf("the table has %q, %v", got, err)
+	}
+	refused := errors.New("no")
+	_, err = db.Collect(t.Context(), d, func(db.Scanner) (string, error) { return "", refused }, `SELECT name FROM items`)
+	if !errors.Is(err, refused) {
+		t.Errorf("the error of scan became %v", err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := db.Collect(gone, d, db.Column[string], `SELECT name FROM items`); cay.CodeOf(err) != cay.Canceled {
+		t.Errorf("a caller that has left gets %v", err)
+	}
+	if n := count(t, d); n != 2 {
+		t.Errorf("%d rows", n)
+	}
+}

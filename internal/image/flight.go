@@ -85,7 +85,13 @@ func (f *flights) leave(key string, fl *flight, progress *func(sandbox.ImageProg
 	delete(fl.waiters, progress)
 	last := len(fl.waiters) == 0
 	fl.mu.Unlock()
-	if last || isClosed(fl.done) {
+	ended := last
+	select {
+	case <-fl.done:
+		ended = true
+	default:
+	}
+	if ended {
 		// From here on the same request is new work.
 		if f.m[key] == fl {
 			delete(f.m, key)
@@ -109,14 +115,5 @@ func (fl *flight) report(p sandbox.ImageProgress) {
 	fl.last = p
 	for w := range fl.waiters {
 		(*w)(p)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }

@@ -58,17 +58,9 @@ func NewEngine(cfg Config) *Engine {
 	return &Engine{cfg, limit.New(limit.Bounds{All: math.MaxInt, Each: 1, Waiting: maxWaiting})}
 }
 
-func principal(ctx context.Context) (api.Principal, error) {
-	p, ok := api.PrincipalFrom(ctx)
-	if !ok {
-		return p, cay.Errorf(cay.Unauthenticated, "the request carries no token")
-	}
-	return p, nil
-}
-
 // seen is the store as the caller's team sees it.
 func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +70,7 @@ func (e *Engine) seen(ctx context.Context) (*image.Store, error) {
 // mayWrite returns permission_denied unless the caller may add images, and remove its
 // team's images.
 func mayWrite(ctx context.Context) error {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err == nil && !p.WritesImages() {
 		err = cay.Errorf(cay.PermissionDenied, "this token may not bring images, or remove them").
 			WithHint("use a token of the team, or one made with: cay token create --project NAME --right %s", account.ImagesWrite)
@@ -86,25 +78,25 @@ func mayWrite(ctx context.Context) error {
 	return err
 }
 
-// bring returns the store for an image that the caller adds, valid until done is
+// beginAdd returns the store for an image that the caller adds, valid until done is
 // called.
-func (e *Engine) bring(ctx context.Context) (s *image.Store, done func(), err error) {
+func (e *Engine) beginAdd(ctx context.Context) (s *image.Store, done func(), err error) {
 	if err := mayWrite(ctx); err != nil {
 		return nil, nil, err
 	}
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil || p.Admin {
 		return e.cfg.Store, func() {}, err
 	}
-	return e.bringFor(ctx, p.TeamID)
+	return e.beginAddFor(ctx, p.TeamID)
 }
 
-// bringFor is bring for a team's image. It waits until the team adds no other image:
+// beginAddFor is beginAdd for a team's image. It waits until the team adds no other image:
 // two concurrent calls would each use all that is left of the quota.
-func (e *Engine) bringFor(ctx context.Context, teamID string) (s *image.Store, done func(), err error) {
+func (e *Engine) beginAddFor(ctx context.Context, teamID string) (s *image.Store, done func(), err error) {
 	switch err := e.turns.Enter(ctx, teamID); {
 	case err == limit.ErrFull:
-		return nil, nil, cay.Errorf(cay.QuotaExceeded, "%d images wait for others of their teams to be brought first", maxWaiting).
+		return nil, nil, cay.Errorf(cay.QuotaExceeded, "%d images wait for other images of their teams to be added first", maxWaiting).
 			WithHint("wait for some to be there")
 	case err != nil:
 		return nil, nil, err
@@ -148,7 +140,7 @@ func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Image, error) {
 
 // Pull implements Service.
 func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	s, done, err := e.bring(ctx)
+	s, done, err := e.beginAdd(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +150,7 @@ func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.Ima
 
 // Build implements Service.
 func (e *Engine) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +173,7 @@ func (e *Engine) Build(ctx context.Context, name string, progress func(sandbox.I
 
 // Import implements Service.
 func (e *Engine) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	s, done, err := e.bring(ctx)
+	s, done, err := e.beginAdd(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +183,7 @@ func (e *Engine) Import(ctx context.Context, ref string, r io.Reader, progress f
 
 // FromSnapshot implements Service.
 func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	s, done, err := e.bring(ctx)
+	s, done, err := e.beginAdd(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +237,7 @@ func (e *Engine) Tag(ctx context.Context, ref, name string) (*sandbox.Image, err
 	if err != nil {
 		return nil, err
 	}
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +257,7 @@ func (e *Engine) Remove(ctx context.Context, ref string) error {
 	if err := mayWrite(ctx); err != nil {
 		return err
 	}
-	p, err := principal(ctx)
+	p, err := api.RequirePrincipal(ctx)
 	if err != nil {
 		return err
 	}
@@ -344,7 +336,7 @@ func (e *Engine) Ensure(ctx context.Context, teamID, ref string) (*image.Lease, 
 		return nil, cay.Errorf(cay.PermissionDenied, "there is no image %q here, and this token may not fetch it", ref).
 			WithHint("fetch it with a token of the team: cay image pull %s", ref)
 	}
-	s, done, err := e.bringFor(ctx, teamID)
+	s, done, err := e.beginAddFor(ctx, teamID)
 	if err != nil {
 		return nil, err
 	}

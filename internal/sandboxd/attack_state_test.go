@@ -23,8 +23,8 @@ import (
 )
 
 // startRoom starts an engine whose saves begin only if room returns nil.
-func startRoom(t *testing.T, room func() error) *keeper {
-	return startKeeper(t, func(c *sandboxd.Config) {
+func startRoom(t *testing.T, room func() error) *janitor {
+	return startJanitor(t, func(c *sandboxd.Config) {
 		dir, err := blob.OpenDir(filepath.Join(t.TempDir(), "snapshots"), blob.DirOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestEnd_AttemptIsShared(t *testing.T) {
 // A sandbox whose row is running and that has no machine does not make calls loop.
 func TestAwake_NoMachine(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	box := k.create(sandbox.CreateParams{Name: "box"})
 	if _, err := k.Stop(k.ctx, "box"); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestAwake_NoMachine(t *testing.T) {
 // R19: the saves of stops, which ignore the quota, cannot fill the disk.
 func TestSnapshots_StopsInALoop(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	k.create(sandbox.CreateParams{Name: "box"})
 	fill := func(ref string) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestSnapshots_StopsInALoop(t *testing.T) {
 // If two sandboxes stop with the same snapshot name, the second one ends, too.
 func TestSnapshots_NameTakenAtStop(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	k.create(sandbox.CreateParams{Name: "one"})
 	k.create(sandbox.CreateParams{Name: "two"})
 	var once sync.Once
@@ -179,13 +179,13 @@ func TestSnapshots_NameTakenAtStop(t *testing.T) {
 // R21: snapshots that are too old only because the wall clock has jumped are kept.
 func TestSnapshots_ClockJumpsWithRetention(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	k.create(sandbox.CreateParams{
 		Name: "box", Timeout: sandbox.Duration(sandboxtest.MaxTimeout),
 		Retention: &sandbox.Retention{Keep: 10, MaxAge: sandbox.Duration(24 * time.Hour)},
 	})
 	old := k.snapshot("box", sandbox.SnapshotParams{})
-	k.look()
+	k.wakeUp()
 	k.Clock.Jump(365 * 24 * time.Hour)
 	thinned := make(chan struct{}, 1)
 	k.Reached(func(point string) {
@@ -234,7 +234,7 @@ func TestPreview_FailedResume(t *testing.T) {
 // If two clones are made concurrently and the quota has room for one, only one succeeds.
 func TestDrives_ClonesAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	checktest.Must(k.CreateDrive(k.ctx, sandbox.CreateDriveParams{Name: "data"}))(t)
 	box := k.create(sandbox.CreateParams{Mounts: []sandbox.Mount{{Path: "/data", Drive: "data"}}})
 	if _, err := k.WriteFile(k.ctx, box.ID, "/data/f", io.LimitReader(rand.Reader, 700_000), sandbox.WriteParams{}); err != nil {
@@ -290,7 +290,7 @@ func (i silentInstance) SaveDisk(ctx context.Context, p machine.SaveParams) (*ma
 func TestEnd_SilentMachine(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool
-	k := startKeeper(t, func(c *sandboxd.Config) {
+	k := startJanitor(t, func(c *sandboxd.Config) {
 		c.Runtime, c.Limits.Silence = silentRuntime{c.Runtime, &silent}, 10*time.Millisecond
 	})
 	k.create(sandbox.CreateParams{Name: "box"})

@@ -50,7 +50,7 @@ func benchmarkList(b *testing.B, n int) {
 		{"ByName", sandbox.ListParams{Order: sandbox.ByName}, 50},
 		{"Running", sandbox.ListParams{Status: []sandbox.Status{sandbox.Running}}, 50},
 		{"Paused", sandbox.ListParams{Status: []sandbox.Status{sandbox.Paused}}, 0},
-		{"Kept", sandbox.ListParams{Kept: true}, 50},
+		{"Resumable", sandbox.ListParams{Resumable: true}, 50},
 		{"Prefix", sandbox.ListParams{NamePrefix: "copy-77"}, 50},
 		{"Tag", sandbox.ListParams{Tags: map[string]string{"rare": "yes"}}, 1},
 		{"TagOften", sandbox.ListParams{Tags: map[string]string{"app": "web"}}, 50},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -91,7 +92,7 @@ func (e *Engine) usable(ctx context.Context, ref string, w wake) (*session, erro
 	if err != nil {
 		return nil, err
 	}
-	return e.awake(ctx, r, w, sandbox.ResumeParams{})
+	return e.ensureRunning(ctx, r, w, sandbox.ResumeParams{})
 }
 
 // err converts an error of the guest client to the error that the caller gets: the reason
@@ -109,7 +110,7 @@ func (c *call) err(err error) error {
 		return context.Cause(c.m.ctx)
 	}
 	if c.caller.Err() != nil {
-		return contextError(c.caller)
+		return wire.ContextError(c.caller)
 	}
 	if cay.CodeOf(err) == cay.Unavailable {
 		c.awaitEnd()

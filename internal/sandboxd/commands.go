@@ -63,7 +63,7 @@ func (e *Engine) Output(ctx context.Context, ref, id string, p sandbox.OutputPar
 	if !past(err, begun) {
 		return out, err
 	}
-	f, c, err := e.keptCommand(ctx, ref, id, err)
+	f, c, err := e.archivedCommand(ctx, ref, id, err)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (e *Engine) GetCommand(ctx context.Context, ref, id string) (*sandbox.Comma
 	if !past(err, begun) {
 		return c, err
 	}
-	return e.getKept(ctx, ref, id, err)
+	return e.getArchived(ctx, ref, id, err)
 }
 
 // ListCommands implements Service.
@@ -132,7 +132,7 @@ func (e *Engine) ListCommands(ctx context.Context, ref string) ([]sandbox.Comman
 	if !past(err, begun) {
 		return cmds, err
 	}
-	return e.listKept(ctx, ref, err)
+	return e.listArchived(ctx, ref, err)
 }
 
 // Wait implements Service.
@@ -146,7 +146,7 @@ func (e *Engine) Wait(ctx context.Context, ref, id string) (*sandbox.Command, er
 	if !past(err, begun) {
 		return c, err
 	}
-	if c, err = e.getKept(ctx, ref, id, err); err == nil && c.Exit == nil {
+	if c, err = e.getArchived(ctx, ref, id, err); err == nil && c.Exit == nil {
 		return nil, goesOn(id)
 	}
 	return c, err

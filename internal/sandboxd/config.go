@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/host"
@@ -171,11 +172,10 @@ type Lease struct {
 	Release func() // called exactly once
 }
 
-// Accounts returns the quotas of teams. *accountd.Engine implements it.
+// Accounts returns the quotas of teams, and checks projects. *accountd.Engine implements it.
 type Accounts interface {
+	api.Projects
 	Quota(ctx context.Context, teamID string) (account.Quota, error)
-	// CheckProject returns not_found unless the team has that project.
-	CheckProject(ctx context.Context, teamID, projectID string) error
 }
 
 // Tool is the guest's program: an EROFS file to mount and the argv of its init.

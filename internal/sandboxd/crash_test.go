@@ -306,7 +306,7 @@ func checkPorts(t *testing.T, ctx context.Context, e *sandboxd.Engine, d *db.DB,
 		switch {
 		case s.Status == sandbox.Running && (err != nil || target.Port != p.Port || target.Access != p.Access):
 			t.Errorf("port %+v of sandbox %s has the preview %+v, %v", p, s.ID, target, err)
-		case s.Status.Final() && s.Persistent && s.Reason != sandbox.ReasonStart && (err != nil || !target.Asleep):
+		case s.Status.Final() && s.Persistent && s.Reason != sandbox.ReasonStartFailed && (err != nil || !target.Asleep):
 			t.Errorf("port %+v of sandbox %s, which can be resumed, has the preview %+v, %v", p, s.ID, target, err)
 		case s.Status.Final() && !s.Persistent && (cay.CodeOf(err) != cay.Stopped || sandboxd.IsGone(err)):
 			t.Errorf("port %+v of sandbox %s, which has ended: %v", p, s.ID, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -242,7 +243,7 @@ func (e *Engine) requestHash(asked []byte, secrets bool) []byte {
 
 // seal puts the sealed policy of a request into its row.
 func (e *Engine) seal(q *store.Request) error {
-	kept, err := e.keep(q.Row.ID, q.Network)
+	kept, err := e.sealPolicy(q.Row.ID, q.Network)
 	q.Row.Network, q.Row.Sealed = kept.Shown, kept.Sealed
 	return err
 }
@@ -257,7 +258,7 @@ func (e *Engine) await(ctx context.Context, sc store.Scope, id string) (*sandbox
 		select {
 		case <-m.created:
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		if m.createErr != nil {
 			return nil, m.createErr
@@ -287,7 +288,7 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 	case ctx.Err() == context.Canceled:
 		err = errCreatorLeft
 	case ctx.Err() != nil:
-		err = contextError(ctx)
+		err = wire.ContextError(ctx)
 	}
 	m.createErr = err
 	e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
@@ -296,12 +297,12 @@ func (e *Engine) boot(ctx context.Context, m *session, r *store.Row) (*sandbox.S
 	// Clean up even if the caller has left.
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer done()
-	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStart, Message: publicMessage(err)})
+	m.failure.Store(&store.Failure{From: from, Reason: sandbox.ReasonStartFailed, Message: publicMessage(err)})
 	m.detach(err)
 	if ferr := e.finish(ctx, m); ferr != nil {
 		e.log.ErrorContext(ctx, "failed creation was not cleaned up yet", "sandbox", m.sandboxID, "error", ferr)
-	} else if errors.Is(err, errUnfilled) {
-		if err := e.store.Unmake(ctx, m.sandboxID, e.now()); err != nil {
+	} else if errors.Is(err, errSourceMissing) {
+		if err := e.store.DeleteFailed(ctx, m.sandboxID, e.now()); err != nil {
 			e.log.ErrorContext(ctx, "sandbox without its source was not removed", "sandbox", m.sandboxID, "error", err)
 		}
 	}
@@ -322,30 +323,30 @@ func publicMessage(err error) string {
 func (e *Engine) start(ctx context.Context, m *session, r *store.Row) error {
 	claimed, err := e.claim(ctx, m, r)
 	if err == nil && !claimed {
-		err = e.bring(ctx, m, r)
+		err = e.bootMachine(ctx, m, r)
 	}
 	if err == nil {
-		err = e.fill(ctx, m, r)
+		err = e.fetchSource(ctx, m, r)
 	}
 	if err != nil {
 		return err
 	}
-	return e.started(ctx, m, r)
+	return e.recordRunning(ctx, m, r)
 }
 
-// bring boots the machine of r from the origin that r names.
-func (e *Engine) bring(ctx context.Context, m *session, r *store.Row) error {
+// bootMachine boots the machine of r from the origin that r names.
+func (e *Engine) bootMachine(ctx context.Context, m *session, r *store.Row) error {
 	from, err := e.openOrigin(ctx, r)
 	if err != nil {
 		return e.wakeError(ctx, r, err)
 	}
 	defer from.close()
-	return e.wakeError(ctx, r, e.ready(ctx, m, r, from))
+	return e.wakeError(ctx, r, e.bootFrom(ctx, m, r, from))
 }
 
-// ready starts the machine of r from an origin, and returns when its guest answers and
+// bootFrom starts the machine of r from an origin, and returns when its guest answers and
 // has accepted the engine's token.
-func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *origin) error {
+func (e *Engine) bootFrom(ctx context.Context, m *session, r *store.Row, from *origin) error {
 	spec, done, err := e.prepare(ctx, m, r)
 	if err != nil {
 		return err
@@ -390,7 +391,7 @@ func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *orig
 	}
 
 	begun = e.clock.Mono()
-	if err := e.greet(ctx, m, r, from); err != nil {
+	if err := e.handshake(ctx, m, r, from); err != nil {
 		return err
 	}
 	e.cfg.Metrics.CreatePhase("guest", e.clock.Mono()-begun)
@@ -398,9 +399,9 @@ func (e *Engine) ready(ctx context.Context, m *session, r *store.Row, from *orig
 	return nil
 }
 
-// greet connects to the guest of a machine that has just started, and gives the guest its
+// handshake connects to the guest of a machine that has just started, and gives the guest its
 // identity if the machine is a copy.
-func (e *Engine) greet(ctx context.Context, m *session, r *store.Row, from *origin) error {
+func (e *Engine) handshake(ctx context.Context, m *session, r *store.Row, from *origin) error {
 	token := r.GuestToken
 	if from != nil && from.memory {
 		token = from.row.GuestToken // the guest's token since before it was saved
@@ -441,9 +442,9 @@ func (e *Engine) identify(ctx context.Context, m *session, r *store.Row) error {
 	return nil
 }
 
-// settleStart fills in the fields of a sandbox and its session that are known once the
+// setRunning fills in the fields of a sandbox and its session that are known once the
 // guest answers.
-func (e *Engine) settleStart(m *session, r *store.Row) {
+func (e *Engine) setRunning(m *session, r *store.Row) {
 	m.imageEnv, m.env = r.ImageEnv, r.Env
 	m.drives = store.WritesDrives(r.Mounts)
 	now := e.now()
@@ -452,9 +453,9 @@ func (e *Engine) settleStart(m *session, r *store.Row) {
 	r.StartedMono, r.Boot = e.clock.Mono(), e.clock.Boot()
 }
 
-// started records that a sandbox whose guest answers is running.
-func (e *Engine) started(ctx context.Context, m *session, r *store.Row) error {
-	e.settleStart(m, r)
+// recordRunning records that a sandbox whose guest answers is running.
+func (e *Engine) recordRunning(ctx context.Context, m *session, r *store.Row) error {
+	e.setRunning(m, r)
 	ok, err := e.store.Started(ctx, r)
 	if err != nil {
 		return err
@@ -579,7 +580,7 @@ func (e *Engine) leaseSame(ctx context.Context, m *session, r *store.Row, digest
 // startError returns the reason why ctx ended, or err if ctx has not ended.
 func startError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	return err
 }

@@ -28,7 +28,7 @@
 // sandbox first, and marks the row, so that recovery completes the deletion after a
 // crash. A persistent sandbox is saved while it is stopping.
 //
-// A sandbox that is not persistent is resumed only with ResumeParams.Anew.
+// A sandbox that is not persistent is resumed only with ResumeParams.Fresh.
 //
 // Each run of a sandbox is a session (session rows); the session's machine has the same
 // id. A call can be restricted to a session (store.Row.Only): it ends with that session,

@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -112,15 +113,15 @@ func (e *Engine) cloneDrive(ctx context.Context, sc store.Scope, from string, d 
 
 // GetDrive implements Drives.
 func (e *Engine) GetDrive(ctx context.Context, ref string) (*sandbox.Drive, error) {
-	d, err := e.foundDrive(ctx, ref)
+	d, err := e.lookupDrive(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	return &d.Drive, nil
 }
 
-// foundDrive returns the drive that the caller's ref names.
-func (e *Engine) foundDrive(ctx context.Context, ref string) (*store.DriveRow, error) {
+// lookupDrive returns the drive that the caller's ref names.
+func (e *Engine) lookupDrive(ctx context.Context, ref string) (*store.DriveRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -155,7 +156,7 @@ func (e *Engine) ListDrives(ctx context.Context, p sandbox.DriveListParams) (*sa
 
 // SaveDrive implements Drives.
 func (e *Engine) SaveDrive(ctx context.Context, ref string) (*sandbox.Drive, error) {
-	d, err := e.foundDrive(ctx, ref)
+	d, err := e.lookupDrive(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func (e *Engine) SaveDrive(ctx context.Context, ref string) (*sandbox.Drive, err
 
 // DeleteDrive implements Drives.
 func (e *Engine) DeleteDrive(ctx context.Context, ref string) error {
-	d, err := e.foundDrive(ctx, ref)
+	d, err := e.lookupDrive(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -289,7 +290,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *sess
 	select {
 	case <-m.created:
 	case <-ctx.Done():
-		return false, contextError(ctx)
+		return false, wire.ContextError(ctx)
 	}
 	var (
 		saved  bool
@@ -310,7 +311,7 @@ func (e *Engine) saveFromMachine(ctx context.Context, d *store.DriveRow, m *sess
 	select {
 	case <-m.gone:
 	case <-ctx.Done():
-		return false, contextError(ctx)
+		return false, wire.ContextError(ctx)
 	}
 	if e.live(m.sandboxID) == m { // the machine has not ended, Close has detached it
 		return false, context.Cause(m.ctx)

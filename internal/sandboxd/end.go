@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -103,7 +104,7 @@ func (e *Engine) awaitEnd(ctx context.Context, m *session) error {
 	case <-a.done:
 		return a.err
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 }
 
@@ -156,7 +157,7 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	}
 	e.endFlows(ctx, m, io.EOF)
 	m.free()
-	kept := m.keptOf()
+	kept := m.archiveOf()
 	if err := e.store.Ended(ctx, m.sandboxID, m.sessionID(), m.meter.Total(), kept, e.now()); err != nil {
 		return fmt.Errorf("record end of sandbox %s: %w", m.sandboxID, err)
 	}
@@ -169,7 +170,7 @@ func (e *Engine) finish(ctx context.Context, m *session) (err error) {
 	if why := m.why.Load(); why != nil && why.Deleting {
 		e.freeSnapshots() // the deleted sandbox does not need its newest snapshot any more
 	}
-	if reason != sandbox.ReasonStart && reason != "" && m.inst != nil {
+	if reason != sandbox.ReasonStartFailed && reason != "" && m.inst != nil {
 		e.cfg.Metrics.Ended(reason)
 	}
 	if reason != "" { // no reason: the sandbox is hibernated, which was logged

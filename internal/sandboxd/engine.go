@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/limit"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
@@ -39,7 +38,7 @@ type Engine struct {
 
 	watchers *feed.Hub // the store tells it of changes
 
-	keeper keeper // deletes and checks snapshots
+	janitor janitor // deletes and checks snapshots
 
 	labels *label.Book[*session]
 
@@ -86,7 +85,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		boots:     limit.New(limit.Bounds{All: cfg.Limits.Boots, Waiting: cfg.Limits.BootQueue}),
 		calls:     limit.New(limit.Bounds{All: cfg.Limits.Calls, Each: max(1, cfg.Limits.Calls/2)}),
 		conns:     limit.New(limit.Bounds{All: cfg.Limits.Conns, Each: max(1, cfg.Limits.Conns/2)}),
-		keeper:    keeper{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
+		janitor:   janitor{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
 		reading:   make(chan struct{}, maxReading),
 		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),
 	}
@@ -110,10 +109,10 @@ func (e *Engine) Open(ctx context.Context) error {
 	e.armSampler()
 	e.armRecovery(firstRetry)
 	if len(e.pools.all) > 0 {
-		e.background(e.pools.keep)
+		e.background(e.pools.refill)
 	}
 	if e.cfg.Snapshots != nil {
-		e.background(e.keepSnapshots)
+		e.background(e.runJanitor)
 	}
 	e.openDrives()
 	e.openCommandBlobs()
@@ -149,7 +148,7 @@ func (e *Engine) Close() {
 	e.sample(context.Background(), machines)
 	var wg sync.WaitGroup
 	for _, m := range machines {
-		wg.Go(func() { e.letGo(m) })
+		wg.Go(func() { e.releaseMachine(m) })
 	}
 	wg.Wait()
 	e.wg.Wait()
@@ -158,8 +157,8 @@ func (e *Engine) Close() {
 	}
 }
 
-// letGo releases one machine when the engine closes.
-func (e *Engine) letGo(m *session) {
+// releaseMachine releases one machine when the engine closes.
+func (e *Engine) releaseMachine(m *session) {
 	if s := m.state(); s == sandbox.Pending || s == sandbox.Resuming {
 		m.cancel(errClosing)
 	}
@@ -296,31 +295,16 @@ func (e *Engine) now() time.Time { return e.clock.Now().UTC().Truncate(time.Mill
 
 // caller returns the scope of the caller of ctx.
 func caller(ctx context.Context) (store.Scope, error) {
-	p, ok := api.PrincipalFrom(ctx)
-	if !ok || p.TeamID == "" {
-		return store.Scope{}, cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
+	p, err := api.RequirePrincipal(ctx)
+	if err != nil {
+		return store.Scope{}, err
 	}
 	return store.Scope{Team: p.TeamID, Project: p.ProjectID}, nil
 }
 
-// project returns the project of a request: the requested one if the caller reaches it,
-// else the token's own, else the team's default.
-func (e *Engine) project(ctx context.Context, sc store.Scope, asked string) (string, error) {
-	switch {
-	case asked == "" && sc.Project != "":
-		return sc.Project, nil
-	case asked == "" && sc.Team == account.DefaultTeam:
-		return account.DefaultProject, nil
-	case asked == "":
-		return "", cay.Errorf(cay.Invalid, "project_id is empty, and team %q has no default project", sc.Team).
-			WithHint("name a project, or use a token of one")
-	case sc.Project != "" && asked != sc.Project:
-		return "", cay.Errorf(cay.NotFound, "project %q not found", asked)
-	}
-	if err := e.cfg.Accounts.CheckProject(ctx, sc.Team, asked); err != nil {
-		return "", err
-	}
-	return asked, nil
+// project returns the project of a request; see api.Principal.Project.
+func (e *Engine) project(ctx context.Context, sc store.Scope, requested string) (string, error) {
+	return api.Principal{TeamID: sc.Team, ProjectID: sc.Project}.Project(ctx, e.cfg.Accounts, requested)
 }
 
 // InUse lists what a team, or one of its projects, has, as in "3 sandboxes, 1 drive"; ""
@@ -331,7 +315,7 @@ func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, e
 	if err != nil {
 		return "", err
 	}
-	snapshots, drives, err := e.store.CountKept(ctx, sc)
+	snapshots, drives, err := e.store.CountSaved(ctx, sc)
 	if err != nil {
 		return "", err
 	}

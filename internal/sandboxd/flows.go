@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -15,7 +16,7 @@ func (e *Engine) Flows(ctx context.Context, ref string, p sandbox.FlowParams) (*
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +39,7 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	if p.Limit != 0 {
 		return nil, cay.Errorf(cay.Invalid, "limit %d is given for a watch, which has none", p.Limit)
 	}
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (e *Engine) WatchFlows(ctx context.Context, ref string, p sandbox.FlowParam
 	if err != nil {
 		return nil, err
 	}
-	w.EndWith(ctx, func() error { return contextError(ctx) })
+	w.EndWith(ctx, func() error { return wire.ContextError(ctx) })
 	return w, nil
 }
 
@@ -78,7 +79,7 @@ func (e *Engine) HandleOutbound(ctx context.Context, ref string) (sandbox.Outbou
 		return nil, err
 	}
 	h := m.outbounds.Open()
-	h.EndWith(ctx, func() error { return contextError(ctx) })
+	h.EndWith(ctx, func() error { return wire.ContextError(ctx) })
 	h.EndWith(m.ctx, func() error { return io.EOF })
 	return h, nil
 }

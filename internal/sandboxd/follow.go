@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -36,14 +37,14 @@ func (e *Engine) WatchSandboxes(ctx context.Context, p sandbox.ChangeParams) (sa
 		if err != nil {
 			return nil, err
 		}
-		e.bringUpToDate(ctx, []*store.Row{r}, time.Second)
+		e.refreshRows(ctx, []*store.Row{r}, time.Second)
 		return &r.Sandbox, nil
 	}
 	w, err := e.watchers.Watch(l.Scope.Team, l.Scope.Project, read)
 	if err != nil {
 		return nil, err
 	}
-	w.EndWith(ctx, func() error { return contextError(ctx) })
+	w.EndWith(ctx, func() error { return wire.ContextError(ctx) })
 	return w, nil
 }
 
@@ -70,7 +71,7 @@ func (e *Engine) WatchStats(ctx context.Context, ref string) (sandbox.StatsWatch
 func watching[T any](ctx context.Context, m *session, f *feed.Feed[T]) (*feed.Watch[T], context.Context, error) {
 	w, feeding, err := f.Add(ctx)
 	if err == nil {
-		w.EndWith(ctx, func() error { return contextError(ctx) })
+		w.EndWith(ctx, func() error { return wire.ContextError(ctx) })
 		w.EndWith(m.ctx, func() error { return ended(m) })
 	}
 	return w, feeding, err
@@ -87,12 +88,12 @@ func ended(m *session) error {
 
 // running returns a running sandbox or, if paused is set, a running or paused one.
 func (e *Engine) running(ctx context.Context, ref string, paused bool) (*store.Row, *session, error) {
-	r, m, err := e.withMachine(ctx, ref)
+	r, m, err := e.lookupWithMachine(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
 	if m == nil || r.Status != sandbox.Running && !(paused && r.Status == sandbox.Paused) {
-		return nil, nil, e.unusable(r)
+		return nil, nil, e.statusError(r)
 	}
 	return r, m, nil
 }
@@ -134,7 +135,7 @@ func (e *Engine) WatchCommands(ctx context.Context, ref string) (sandbox.Command
 	if err != nil {
 		w.Close()
 		if ctx.Err() != nil {
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		return nil, e.machineError(m, err)
 	}

@@ -15,10 +15,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/patch"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -128,10 +130,10 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	if p.Network != nil { // set, so that the snapshot's policy is not inherited
 		c.Network = p.Network.WithDefaults()
 	}
-	set(&c.VCPUs, p.VCPUs)
-	set(&c.MemoryMB, p.MemoryMB)
-	set(&c.Timeout, p.Timeout)
-	set(&c.IdleTimeout, p.IdleTimeout)
+	patch.Set(&c.VCPUs, p.VCPUs)
+	patch.Set(&c.MemoryMB, p.MemoryMB)
+	patch.Set(&c.Timeout, p.Timeout)
+	patch.Set(&c.IdleTimeout, p.IdleTimeout)
 	q, err := e.request(ctx, sc, c)
 	if err != nil {
 		return nil, err
@@ -141,20 +143,13 @@ func (e *Engine) forkSnapshot(ctx context.Context, ref string, p sandbox.ForkPar
 	return f, err
 }
 
-// set sets a field to a value, if there is one.
-func set[T any](field, value *T) {
-	if value != nil {
-		*field = *value
-	}
-}
-
 func newForking(p sandbox.ForkParams) *forking {
 	return &forking{kind: p.Kind, Copies: store.Copies{Count: max(p.Count, len(p.Names), 1), Names: p.Names}}
 }
 
 // forkSandbox plans copies of a sandbox's processes, or of its files as last saved.
 func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkParams) (*forking, error) {
-	r, _, err := e.current(ctx, ref)
+	r, _, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +158,7 @@ func (e *Engine) forkSandbox(ctx context.Context, ref string, p sandbox.ForkPara
 		if !errors.Is(err, errRaced) {
 			return f, err
 		}
-		if r, err = e.store.Again(ctx, r); err == nil {
+		if r, err = e.store.Reread(ctx, r); err == nil {
 			err = r.Over()
 		}
 		if err != nil {
@@ -181,7 +176,7 @@ func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParam
 	}
 	if m == nil {
 		if !r.Status.Final() && r.Status != sandbox.Hibernated {
-			return nil, e.absent(ctx, r)
+			return nil, e.missingMachineError(ctx, r)
 		}
 		return e.planResting(ctx, r, p)
 	}
@@ -190,7 +185,7 @@ func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParam
 		return e.planLive(ctx, r, p)
 	case sandbox.Pending:
 		if r.Status == sandbox.Pending {
-			return nil, e.unusable(r)
+			return nil, e.statusError(r)
 		}
 		fallthrough // the row is running; the creating call is about to set the session's state
 	case sandbox.Resuming:
@@ -198,20 +193,20 @@ func (e *Engine) planFork(ctx context.Context, r *store.Row, p sandbox.ForkParam
 			return nil, err
 		}
 	case sandbox.Hibernated:
-		if err := m.settle(ctx); err != nil {
+		if err := m.awaitHibernation(ctx); err != nil {
 			return nil, err
 		}
 	default:
-		if err := e.settleEnd(ctx, m); err != nil {
+		if err := e.awaitCleanup(ctx, m); err != nil {
 			return nil, err
 		}
 	}
 	return nil, errRaced
 }
 
-// absent returns the error for a sandbox without a machine whose row says that it has
+// missingMachineError returns the error for a sandbox without a machine whose row says that it has
 // one.
-func (e *Engine) absent(ctx context.Context, r *store.Row) error {
+func (e *Engine) missingMachineError(ctx context.Context, r *store.Row) error {
 	now, err := e.store.Get(ctx, r.ID)
 	switch {
 	case err != nil:
@@ -227,7 +222,7 @@ func (e *Engine) planLive(ctx context.Context, r *store.Row, p sandbox.ForkParam
 	if p.Kind == sandbox.FilesystemSnapshot || p.Kind == "" && e.memoryOf(r, p) != nil {
 		return e.planFiles(ctx, r, p)
 	}
-	r, m, err := e.locked(ctx, r.Ref())
+	r, m, err := e.lookupLocked(ctx, r.Ref())
 	if cay.CodeOf(err) == cay.Stopped || cay.CodeOf(err) == cay.Conflict {
 		return nil, errRaced
 	}
@@ -353,28 +348,18 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 		Run: store.Run{RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv, GuestToken: r.GuestToken},
 	}
 	t := &f.Row
-	set(&t.VCPUs, p.VCPUs)
-	set(&t.MemoryMB, p.MemoryMB)
-	set(&t.Timeout, p.Timeout)
-	set(&t.IdleTimeout, p.IdleTimeout)
-	set(&t.Persistent, p.Persistent)
-	set(&t.SnapshotExpiration, p.SnapshotExpiration)
+	patch.Set(&t.VCPUs, p.VCPUs)
+	patch.Set(&t.MemoryMB, p.MemoryMB)
+	patch.Set(&t.Timeout, p.Timeout)
+	patch.Set(&t.IdleTimeout, p.IdleTimeout)
+	patch.Set(&t.Persistent, p.Persistent)
+	patch.Set(&t.SnapshotExpiration, p.SnapshotExpiration)
 	t.Timeout = usage.Millis(time.Duration(t.Timeout))
-	if p.Retention != nil {
-		t.Retention = p.Retention
-	}
-	if p.Env != nil {
-		t.Env = p.Env
-	}
-	if p.Tags != nil {
-		t.Tags = p.Tags
-	}
-	if p.Annotations != nil {
-		t.Annotations = p.Annotations
-	}
-	if p.Mounts != nil {
-		t.Mounts = p.Mounts
-	}
+	t.Retention = cmp.Or(p.Retention, t.Retention)
+	patch.SetMap(&t.Env, p.Env)
+	patch.SetMap(&t.Tags, p.Tags)
+	patch.SetMap(&t.Annotations, p.Annotations)
+	patch.SetSlice(&t.Mounts, p.Mounts)
 	if p.Ports != nil {
 		t.Ports = c.Ports
 	}
@@ -387,7 +372,7 @@ func (e *Engine) makeCopies(ctx context.Context, f *forking) error {
 		return err
 	}
 	e.at("fork-inserted")
-	err := e.bringUp(ctx, f)
+	err := e.startCopies(ctx, f)
 	if err != nil {
 		e.cfg.Metrics.CreateFailed(cay.CodeOf(err))
 		e.log.InfoContext(ctx, "sandbox was not forked", "count", f.Count, "error", err)
@@ -420,7 +405,7 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 			r.Ports[i].Label = ident.NewLabel()
 		}
 		e.store.SetURLs(r.Ports)
-		kept, err := e.keep(r.ID, f.network)
+		kept, err := e.sealPolicy(r.ID, f.network)
 		if err != nil {
 			return err
 		}
@@ -436,9 +421,9 @@ func (e *Engine) insertCopies(ctx context.Context, f *forking) (err error) {
 	return e.store.InsertFork(ctx, &f.Copies)
 }
 
-// bringUp starts the machines of the copies, and records that they run. It stops at the
+// startCopies starts the machines of the copies, and records that they run. It stops at the
 // first copy that fails or is stopped.
-func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
+func (e *Engine) startCopies(ctx context.Context, f *forking) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, m := range f.machines {
@@ -446,7 +431,7 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	}
 	defer func() {
 		if err != nil && ctx.Err() != nil {
-			err = contextError(ctx)
+			err = wire.ContextError(ctx)
 		}
 	}()
 	if f.live != nil {
@@ -454,7 +439,7 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	} else {
 		g, ctx := errgroup.WithContext(ctx)
 		for i, m := range f.machines {
-			g.Go(func() error { return e.ready(ctx, m, f.Rows[i], f.from) })
+			g.Go(func() error { return e.bootFrom(ctx, m, f.Rows[i], f.from) })
 		}
 		err = g.Wait()
 	}
@@ -463,7 +448,7 @@ func (e *Engine) bringUp(ctx context.Context, f *forking) (err error) {
 	}
 	e.at("fork-identified")
 	for i, m := range f.machines {
-		e.settleStart(m, f.Rows[i])
+		e.setRunning(m, f.Rows[i])
 	}
 	// Not canceled with the caller: the engine must know the outcome of the transaction.
 	stopped, err := e.store.Forked(context.WithoutCancel(ctx), &f.Copies)
@@ -508,7 +493,7 @@ func (e *Engine) copyLive(ctx context.Context, f *forking) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(fanOut)
 	for i, m := range f.machines {
-		g.Go(func() error { return e.greet(ctx, m, f.Rows[i], from) })
+		g.Go(func() error { return e.handshake(ctx, m, f.Rows[i], from) })
 	}
 	f.paused, f.copied = usage.Millis(time.Duration(forked.Paused)), forked.Bytes
 	err = g.Wait()
@@ -566,7 +551,7 @@ func (e *Engine) abandon(ctx context.Context, f *forking, cause error) {
 	g.SetLimit(fanOut)
 	for _, m := range f.machines {
 		m.createErr = cause
-		m.failure.Store(&store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStart, Message: publicMessage(cause)})
+		m.failure.Store(&store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStartFailed, Message: publicMessage(cause)})
 		m.detach(cause)
 		g.Go(func() error {
 			defer close(m.created)

@@ -15,7 +15,7 @@ var errHibernated = cay.Errorf(cay.Unavailable, "the sandbox was hibernated").Wi
 
 // Hibernate implements Service.
 func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	r, m, err := e.current(ctx, ref)
+	r, m, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (e *Engine) Hibernate(ctx context.Context, ref string) (*sandbox.Sandbox, e
 	if e.cfg.Snapshots == nil {
 		return nil, errNoSnapshots
 	}
-	if r, m, err = e.locked(ctx, ref); err != nil {
+	if r, m, err = e.lookupLocked(ctx, ref); err != nil {
 		return nil, err
 	}
 	q := saveRequest{kind: sandbox.MemorySnapshot, hibernate: true}
@@ -59,10 +59,10 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 	defer m.saving.Unlock()
 	bound, done := m.bound(ctx) // a concurrent stop does not wait for this
 	defer done()
-	e.keepCommands(bound, m) // running commands continue in the next session, and are listed for both
+	e.archiveCommands(bound, m) // running commands continue in the next session, and are listed for both
 	snap, err := e.saveMachine(bound, r, m, q)
 	if err != nil {
-		e.unkeep(ctx, m)
+		e.discardArchive(ctx, m)
 		stay()
 		return e.machineError(m, err)
 	}
@@ -70,13 +70,13 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), teardownTimeout)
 	defer cancel()
 	e.lastSample(ctx, m)
-	ok, err := e.store.Hibernated(ctx, snap, m.meter.Total(), m.keptOf(), e.now())
+	ok, err := e.store.Hibernated(ctx, snap, m.meter.Total(), m.archiveOf(), e.now())
 	if err != nil || !ok {
 		if before == sandbox.Running {
 			e.thaw(ctx, m)
 		}
 		e.discard(ctx, snap)
-		e.unkeep(ctx, m)
+		e.discardArchive(ctx, m)
 		stay()
 		if err != nil {
 			return err

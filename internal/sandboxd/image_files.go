@@ -22,7 +22,7 @@ type ImageFiles struct {
 // OpenImageFiles opens the files of a snapshot, by id or name. Errors: not_found,
 // conflict if the snapshot is damaged.
 func (e *Engine) OpenImageFiles(ctx context.Context, ref string) (*ImageFiles, error) {
-	r, err := e.foundSnapshot(ctx, ref)
+	r, err := e.lookupSnapshot(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -24,13 +24,13 @@ func (e *Engine) Get(ctx context.Context, ref string) (*sandbox.Sandbox, error) 
 	if err != nil {
 		return nil, err
 	}
-	e.bringUpToDate(ctx, []*store.Row{r}, 0)
+	e.refreshRows(ctx, []*store.Row{r}, 0)
 	return &r.Sandbox, nil
 }
 
-// bringUpToDate updates rows with the current values that their machines have. Counters
+// refreshRows updates rows with the current values that their machines have. Counters
 // read less than age ago are not read again.
-func (e *Engine) bringUpToDate(ctx context.Context, rows []*store.Row, age time.Duration) {
+func (e *Engine) refreshRows(ctx context.Context, rows []*store.Row, age time.Duration) {
 	byID := make(map[string]*session)
 	var machines []*session
 	for _, r := range rows {
@@ -87,7 +87,7 @@ func (e *Engine) List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[
 	}
 	page := &sandbox.Page[sandbox.Sandbox]{Items: []sandbox.Sandbox{}}
 	rows, page.Next = store.Cut(l, rows, func(r *store.Row) (any, string) { return r.Place(l.By), r.ID })
-	e.bringUpToDate(ctx, rows, time.Second)
+	e.refreshRows(ctx, rows, time.Second)
 	for _, r := range rows {
 		page.Items = append(page.Items, r.Sandbox)
 	}
@@ -104,9 +104,9 @@ func (e *Engine) SandboxOf(ctx context.Context, machine string) (*sandbox.Sandbo
 	return &r.Sandbox, nil
 }
 
-// found returns the row of a method's sandbox, and its session, if any. If ref is a
+// lookup returns the row of a method's sandbox, and its session, if any. If ref is a
 // session that is not the newest, the session is nil.
-func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *session, error) {
+func (e *Engine) lookup(ctx context.Context, ref string) (*store.Row, *session, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -122,10 +122,10 @@ func (e *Engine) found(ctx context.Context, ref string) (*store.Row, *session, e
 	return r, m, nil
 }
 
-// current is found for methods that cannot act on an ended session. Errors:
+// lookupCurrent is lookup for methods that cannot act on an ended session. Errors:
 // sandbox_stopped.
-func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *session, error) {
-	r, m, err := e.found(ctx, ref)
+func (e *Engine) lookupCurrent(ctx context.Context, ref string) (*store.Row, *session, error) {
+	r, m, err := e.lookup(ctx, ref)
 	if err == nil {
 		err = r.Over()
 	}
@@ -135,39 +135,40 @@ func (e *Engine) current(ctx context.Context, ref string) (*store.Row, *session,
 	return r, m, nil
 }
 
-// withMachine is current for a sandbox that must have a machine if its row is running or
-// paused. Errors: unavailable while recovery has not finished with the sandbox.
-func (e *Engine) withMachine(ctx context.Context, ref string) (*store.Row, *session, error) {
+// lookupWithMachine is lookupCurrent for a sandbox that must have a machine if its row is
+// running or paused. Errors: unavailable while recovery has not finished with the
+// sandbox.
+func (e *Engine) lookupWithMachine(ctx context.Context, ref string) (*store.Row, *session, error) {
 	for {
-		r, m, err := e.current(ctx, ref)
+		r, m, err := e.lookupCurrent(ctx, ref)
 		if err != nil || m != nil || r.Status != sandbox.Running && r.Status != sandbox.Paused {
 			return r, m, err
 		}
-		if err := e.absent(ctx, r); !errors.Is(err, errRaced) {
+		if err := e.missingMachineError(ctx, r); !errors.Is(err, errRaced) {
 			return nil, nil, err
 		}
 	}
 }
 
-// locked is withMachine for a sandbox that must be running or paused. It holds m.op,
+// lookupLocked is lookupWithMachine for a sandbox that must be running or paused. It holds m.op,
 // which the caller unlocks.
-func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, error) {
-	r, m, err := e.withMachine(ctx, ref)
+func (e *Engine) lookupLocked(ctx context.Context, ref string) (*store.Row, *session, error) {
+	r, m, err := e.lookupWithMachine(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
 	if m == nil || r.Status != sandbox.Running && r.Status != sandbox.Paused {
-		return nil, nil, e.unusable(r)
+		return nil, nil, e.statusError(r)
 	}
 	if err := m.lock(ctx); err != nil {
 		return nil, nil, err
 	}
 	// The row may have changed during the wait for the lock.
-	if r, err = e.store.Again(ctx, r); err == nil {
+	if r, err = e.store.Reread(ctx, r); err == nil {
 		err = r.Over()
 	}
 	if err == nil && r.Status != sandbox.Running && r.Status != sandbox.Paused {
-		err = e.unusable(r)
+		err = e.statusError(r)
 	}
 	if err != nil {
 		m.unlock()
@@ -176,8 +177,8 @@ func (e *Engine) locked(ctx context.Context, ref string) (*store.Row, *session, 
 	return r, m, nil
 }
 
-// unusable returns the error for calls to a sandbox that does not run.
-func (e *Engine) unusable(r *store.Row) error {
+// statusError returns the error for calls to a sandbox that does not run.
+func (e *Engine) statusError(r *store.Row) error {
 	switch r.Status {
 	case sandbox.Pending:
 		return cay.Errorf(cay.Conflict, "sandbox %q is still being created", r.Name).WithHint("wait until it is running")
@@ -208,7 +209,7 @@ func (e *Engine) shown(ctx context.Context, r *store.Row, err error) (*sandbox.S
 	if err != nil {
 		return nil, err
 	}
-	e.bringUpToDate(ctx, []*store.Row{r}, time.Second)
+	e.refreshRows(ctx, []*store.Row{r}, time.Second)
 	return &r.Sandbox, nil
 }
 
@@ -218,7 +219,7 @@ func (e *Engine) Extend(ctx context.Context, ref string, d sandbox.Duration) (*s
 		return nil, cay.Errorf(cay.Invalid, "duration %v is not at least 1ms", d)
 	}
 	d = usage.Millis(time.Duration(d))
-	r, m, err := e.locked(ctx, ref)
+	r, m, err := e.lookupLocked(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +245,7 @@ func (e *Engine) Extend(ctx context.Context, ref string, d sandbox.Duration) (*s
 
 // Stop implements Service.
 func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	r, m, err := e.found(ctx, ref)
+	r, m, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +265,7 @@ func (e *Engine) Stop(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 			e.freeSnapshots()
 		}
 		was := *r
-		if r, err = e.store.Again(ctx, r); err != nil || r.Status.Final() || r.Over() != nil {
+		if r, err = e.store.Reread(ctx, r); err != nil || r.Status.Final() || r.Over() != nil {
 			return e.shown(ctx, r, err)
 		}
 		if e.ctx.Err() != nil {
@@ -295,7 +296,7 @@ func (e *Engine) Delete(ctx context.Context, ref string) error {
 
 // DeleteWith implements Service.
 func (e *Engine) DeleteWith(ctx context.Context, ref string, p sandbox.DeleteParams) error {
-	r, m, err := e.current(ctx, ref)
+	r, m, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -321,7 +322,7 @@ func (e *Engine) DeleteWith(ctx context.Context, ref string, p sandbox.DeletePar
 
 // Pause implements Service.
 func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	r, m, err := e.locked(ctx, ref)
+	r, m, err := e.lookupLocked(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +358,7 @@ func (e *Engine) Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error
 
 // unpause resumes a paused sandbox. It returns errRaced if the sandbox is not paused.
 func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, error) {
-	r, m, err := e.locked(ctx, ref)
+	r, m, err := e.lookupLocked(ctx, ref)
 	if cay.CodeOf(err) == cay.Stopped {
 		return nil, errRaced
 	}
@@ -406,7 +407,7 @@ func (e *Engine) readStats(ctx context.Context, r *store.Row, m *session) (*sand
 	if err != nil {
 		return nil, e.machineError(m, err)
 	}
-	e.bringUpToDate(ctx, []*store.Row{r}, time.Minute)
+	e.refreshRows(ctx, []*store.Row{r}, time.Minute)
 	stats := &sandbox.Stats{
 		Usage: r.Usage, MemoryBytes: st.MemoryBytes, MemoryLimit: r.MemoryMB << 20,
 		DiskBytes: st.DiskBytes, DiskLimit: r.DiskMB << 20, Processes: st.Processes,

@@ -10,8 +10,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// keep returns the stored form of a policy of the sandbox id.
-func (e *Engine) keep(id string, n sandbox.Network) (store.Policy, error) {
+// sealPolicy returns the stored form of a policy of the sandbox id.
+func (e *Engine) sealPolicy(id string, n sandbox.Network) (store.Policy, error) {
 	if !n.HasSecrets() {
 		return store.Policy{Shown: n}, nil
 	}

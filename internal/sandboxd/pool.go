@@ -136,8 +136,8 @@ func (ps *pools) tellLocked(p *pool) {
 	ps.e.cfg.Metrics.Pool(p.state)
 }
 
-// keep fills the pools until the engine closes, and then destroys the waiting machines.
-func (ps *pools) keep() {
+// refill fills the pools until the engine closes, and then destroys the waiting machines.
+func (ps *pools) refill() {
 	ctx := ps.e.ctx
 	defer ps.close()
 	for ctx.Err() == nil {
@@ -326,7 +326,7 @@ func (e *Engine) startPooled(ctx context.Context, p *pool) (_ *pooled, err error
 		return nil, startError(ctx, err)
 	}
 	e.at("pool-started")
-	if err := e.greet(ctx, m, r, nil); err != nil {
+	if err := e.handshake(ctx, m, r, nil); err != nil {
 		return nil, err
 	}
 	if err := e.warm(ctx, m, r); err != nil {

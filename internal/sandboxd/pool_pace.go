@@ -41,7 +41,7 @@ func (p *pacer) spare(ctx context.Context, anew bool) error {
 	}
 	until := time.Now().Add(pacePatience)
 	for {
-		pressed, err := p.look(ctx)
+		pressed, err := p.shortOfCPU(ctx)
 		if err != nil {
 			return err
 		}
@@ -51,8 +51,8 @@ func (p *pacer) spare(ctx context.Context, anew bool) error {
 	}
 }
 
-// look reports whether the host was short of CPU during the last paceWindow.
-func (p *pacer) look(ctx context.Context) (bool, error) {
+// shortOfCPU reports whether the host was short of CPU during the last paceWindow.
+func (p *pacer) shortOfCPU(ctx context.Context) (bool, error) {
 	host, err := procfs.NewDefaultFS()
 	if err != nil {
 		return false, fmt.Errorf("look at the host: %w", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -76,7 +77,7 @@ func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context,
 		case life.Err() != nil:
 			return nil, context.Cause(life)
 		case ctx.Err() != nil:
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		return nil, e.machineError(m, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/label"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -55,7 +56,7 @@ func (e *Engine) WakePreview(ctx context.Context, name string) (*PreviewTarget, 
 		if err := e.failedLately(asleep); err != nil {
 			return nil, err
 		}
-		if _, err := e.awake(ctx, asleep, wakeAll, sandbox.ResumeParams{}); err != nil {
+		if _, err := e.ensureRunning(ctx, asleep, wakeAll, sandbox.ResumeParams{}); err != nil {
 			return nil, err
 		}
 	}
@@ -67,7 +68,7 @@ const wakeAgain = 10 * time.Second
 
 // failedLately returns an error if a resume of the sandbox has failed within wakeAgain.
 func (e *Engine) failedLately(r *store.Row) error {
-	if r.Reason != sandbox.ReasonStart || r.StoppedAt == nil {
+	if r.Reason != sandbox.ReasonStartFailed || r.StoppedAt == nil {
 		return nil
 	}
 	since := e.now().Sub(*r.StoppedAt)
@@ -83,7 +84,7 @@ func (e *Engine) failedLately(r *store.Row) error {
 // asleep.
 func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, asleep *store.Row, err error) {
 	l, err := e.labels.Find(ctx, name, func(ctx context.Context, d store.Declared) (m *session, ok bool, err error) {
-		m, asleep, err = e.visited(ctx, d)
+		m, asleep, err = e.previewSession(ctx, d)
 		return m, m != nil, err
 	})
 	if err != nil {
@@ -99,9 +100,9 @@ func (e *Engine) preview(ctx context.Context, name string) (t *PreviewTarget, as
 	return t, asleep, nil
 }
 
-// visited returns the session of a label's sandbox once it runs, or the row of the
+// previewSession returns the session of a label's sandbox once it runs, or the row of the
 // sandbox if it is asleep. Errors: label.ErrAgain, and those of Preview.
-func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asleep *store.Row, err error) {
+func (e *Engine) previewSession(ctx context.Context, d store.Declared) (m *session, asleep *store.Row, err error) {
 	m = e.live(d.SandboxID)
 	if m == nil || d.Status != sandbox.Pending && d.Status != sandbox.Running {
 		r, err := e.store.Get(ctx, d.SandboxID)
@@ -111,11 +112,11 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 		switch {
 		case err != nil || wakes(r):
 		case m == nil && (r.Status == sandbox.Running || r.Status == sandbox.Paused):
-			if err = e.absent(ctx, r); errors.Is(err, errRaced) {
+			if err = e.missingMachineError(ctx, r); errors.Is(err, errRaced) {
 				err = label.ErrAgain
 			}
 		default:
-			err = e.unusable(r)
+			err = e.statusError(r)
 		}
 		return nil, r, err
 	}
@@ -123,23 +124,23 @@ func (e *Engine) visited(ctx context.Context, d store.Declared) (m *session, asl
 	case sandbox.Running:
 		return m, nil, nil
 	case sandbox.Paused:
-		return nil, nil, e.unusable(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
+		return nil, nil, e.statusError(&store.Row{Sandbox: sandbox.Sandbox{Name: d.Name, Status: sandbox.Paused}})
 	case sandbox.Stopping:
 		<-m.ctx.Done() // ended, or about to end
 		if m.persistent() {
-			return nil, nil, cmp.Or(e.settleEnd(ctx, m), label.ErrAgain)
+			return nil, nil, cmp.Or(e.awaitCleanup(ctx, m), label.ErrAgain)
 		}
 		return nil, nil, context.Cause(m.ctx)
 	case sandbox.Hibernated:
-		return nil, nil, cmp.Or(m.settle(ctx), label.ErrAgain)
+		return nil, nil, cmp.Or(m.awaitHibernation(ctx), label.ErrAgain)
 	}
 	select {
 	case <-m.created:
 	case <-ctx.Done():
-		return nil, nil, contextError(ctx)
+		return nil, nil, wire.ContextError(ctx)
 	}
 	if m.createErr != nil {
-		return nil, nil, stoppedError(d.Name, sandbox.ReasonStart, publicMessage(m.createErr))
+		return nil, nil, stoppedError(d.Name, sandbox.ReasonStartFailed, publicMessage(m.createErr))
 	}
 	return nil, nil, label.ErrAgain
 }
@@ -152,7 +153,7 @@ func (e *Engine) CreateLink(ctx context.Context, ref string, port int, p sandbox
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r, _, err := e.current(ctx, ref)
+	r, _, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -102,16 +103,16 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 	var f store.Failure
 	switch r.Status {
 	case sandbox.Pending:
-		f = store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStart, Message: "the daemon ended while it was being created"}
+		f = store.Failure{From: sandbox.Pending, Reason: sandbox.ReasonStartFailed, Message: "the daemon ended while it was being created"}
 	case sandbox.Resuming:
-		f = store.Failure{From: sandbox.Resuming, Reason: sandbox.ReasonStart, Message: "the daemon ended while it was being resumed"}
+		f = store.Failure{From: sandbox.Resuming, Reason: sandbox.ReasonStartFailed, Message: "the daemon ended while it was being resumed"}
 	case sandbox.Running, sandbox.Paused:
 		err := e.adopt(ctx, r)
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return contextError(ctx) // a canceled recovery says nothing about the machine
+			return wire.ContextError(ctx) // a canceled recovery says nothing about the machine
 		}
 		if !errors.Is(err, errMachineGone) {
 			return err
@@ -135,7 +136,7 @@ func (e *Engine) recoverOne(ctx context.Context, id string, r *store.Row) error 
 			return err
 		}
 	}
-	var k store.KeptCommands
+	var k store.CommandArchive
 	if r.StartedAt == nil {
 		k.Blob = store.NoCommands
 	}
@@ -174,7 +175,7 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 			e.trustAtStart(ctx, m, r.Network, h.Trust)
 		}
 		if ctx.Err() != nil {
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		}
 	}
 	if r.Frozen {
@@ -257,7 +258,7 @@ func (e *Engine) endAdopted(ctx context.Context, r *store.Row) (ending bool, err
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return false, contextError(ctx)
+		return false, wire.ContextError(ctx)
 	case errors.Is(err, errMachineGone):
 		e.log.WarnContext(ctx, "sandbox ended before it was saved", "sandbox", r.ID, "error", err)
 		return false, nil
@@ -298,7 +299,7 @@ func (e *Engine) settlePause(ctx context.Context, m *session, r *store.Row) erro
 	if !sure {
 		_, silence := askGuest(ctx, m, pauseProbe)
 		if ctx.Err() != nil {
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		}
 		// A sandbox whose row is running can be paused only by a save.
 		paused = silence != nil && (r.Frozen || r.Status == sandbox.Paused)

@@ -225,7 +225,7 @@ func TestPending(t *testing.T) {
 		await(t, points, "inserted")
 		cancel()
 		checktest.Code(t, <-result, cay.Canceled)
-		wantStatus(t, checktest.Must(h.Get(defaultCaller(t), "one"))(t), sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, checktest.Must(h.Get(defaultCaller(t), "one"))(t), sandbox.Failed, sandbox.ReasonStartFailed)
 	})
 	t.Run("FirstLeavesSecondGoesOn", func(t *testing.T) {
 		t.Parallel()
@@ -296,7 +296,7 @@ func TestPending(t *testing.T) {
 		h.Engine.Close()
 		checktest.Code(t, <-result, cay.Unavailable)
 		h.Restart(t)
-		wantStatus(t, checktest.Must(h.Get(ctx, "one"))(t), sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, checktest.Must(h.Get(ctx, "one"))(t), sandbox.Failed, sandbox.ReasonStartFailed)
 	})
 }
 
@@ -328,7 +328,7 @@ func TestStartFails(t *testing.T) {
 	checktest.Code(t, err, cay.Internal)
 	for name, message := range map[string]string{"one": "the disk is full", "two": "internal error; see the daemon's log"} {
 		s := checktest.Must(h.Get(ctx, name))(t)
-		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStartFailed)
 		if s.Message != message {
 			t.Errorf("message is %q, want %q", s.Message, message)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/store"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -24,21 +25,21 @@ const (
 	wakeAll
 	// wakeAsked also resumes sandboxes that failed to start.
 	wakeAsked
-	// wakeAnew also starts sandboxes that are not persistent, without their unsaved
+	// wakeFresh also starts sandboxes that are not persistent, without their unsaved
 	// files.
-	wakeAnew
+	wakeFresh
 )
 
 // errRaced is the error of a transition that found the sandbox in another status than
 // expected.
 var errRaced = errors.New("the sandbox is not where it was")
 
-// awake returns the machine of a running sandbox. It waits for a sandbox that is being
+// ensureRunning returns the machine of a running sandbox. It waits for a sandbox that is being
 // resumed, and resumes one that does not run, if w says so; the first of concurrent
 // callers resumes it, and the others wait. With wakeAsked or more it also waits for a
 // sandbox that is being created. A call restricted to a session resumes nothing. Errors:
 // sandbox_stopped, conflict (paused, or being created), and those of Resume.
-func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.ResumeParams) (_ *session, err error) {
+func (e *Engine) ensureRunning(ctx context.Context, r *store.Row, w wake, p sandbox.ResumeParams) (_ *session, err error) {
 	if r.Only != "" {
 		w = wakeNone
 	}
@@ -51,7 +52,7 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 			switch {
 			case r.Status.Final() || r.Status == sandbox.Hibernated:
 				if !wakesBy(r, w) {
-					return nil, e.unusable(r)
+					return nil, e.statusError(r)
 				}
 				if m, err = e.resume(ctx, r, p); err != nil && !errors.Is(err, errRaced) {
 					return nil, err
@@ -60,7 +61,7 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 					return m, nil
 				}
 			default:
-				if err := e.absent(ctx, r); !errors.Is(err, errRaced) {
+				if err := e.missingMachineError(ctx, r); !errors.Is(err, errRaced) {
 					return nil, err
 				}
 			}
@@ -71,22 +72,22 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 				return m, nil
 			case sandbox.Paused:
 				r.Status = sandbox.Paused
-				return nil, e.unusable(r)
+				return nil, e.statusError(r)
 			case sandbox.Stopping:
-				if w == wakeNone || !m.persistent() && w < wakeAnew {
+				if w == wakeNone || !m.persistent() && w < wakeFresh {
 					<-m.ctx.Done() // ended now or in a moment
 					return nil, context.Cause(m.ctx)
 				}
 				if why := m.why.Load(); why != nil && why.Deleting {
 					return nil, context.Cause(m.ctx)
 				}
-				err = e.settleEnd(ctx, m)
+				err = e.awaitCleanup(ctx, m)
 			case sandbox.Hibernated:
-				err = m.settle(ctx)
+				err = m.awaitHibernation(ctx)
 			case sandbox.Pending:
 				created := r.Status != sandbox.Pending // the creating call is about to set the session's state
 				if !created && w < wakeAsked {
-					return nil, e.unusable(r)
+					return nil, e.statusError(r)
 				}
 				if err = m.awaitCreated(ctx); err != nil && !created && ctx.Err() == nil {
 					err = errRaced // the row says why the creation failed
@@ -98,15 +99,15 @@ func (e *Engine) awake(ctx context.Context, r *store.Row, w wake, p sandbox.Resu
 				return nil, err
 			}
 		}
-		if r, err = e.store.Again(ctx, r); err != nil {
+		if r, err = e.store.Reread(ctx, r); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// settleEnd waits until nothing of an ending machine is left. Errors: unavailable if the
+// awaitCleanup waits until nothing of an ending machine is left. Errors: unavailable if the
 // end failed and will be retried.
-func (e *Engine) settleEnd(ctx context.Context, m *session) error {
+func (e *Engine) awaitCleanup(ctx context.Context, m *session) error {
 	<-m.ctx.Done() // ended now or in a moment
 	if cause := context.Cause(m.ctx); errors.Is(cause, errClosing) {
 		return cause
@@ -131,7 +132,7 @@ func (m *session) awaitCreated(ctx context.Context) error {
 	case <-m.created:
 		return m.createErr
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 }
 
@@ -143,10 +144,10 @@ func wakesBy(r *store.Row, w wake) bool {
 	case r.Status == sandbox.Hibernated:
 		return w >= wakeHibernated
 	}
-	if r.Status == sandbox.Failed && r.Reason == sandbox.ReasonStart && w < wakeAsked {
+	if r.Status == sandbox.Failed && r.Reason == sandbox.ReasonStartFailed && w < wakeAsked {
 		return false
 	}
-	return w >= wakeAll && r.Persistent || w == wakeAnew
+	return w >= wakeAll && r.Persistent || w == wakeFresh
 }
 
 // wakes reports whether a sandbox that does not run is being resumed, or is one that
@@ -181,7 +182,7 @@ func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParam
 	}
 	work := func() {
 		ctx := context.WithoutCancel(ctx)
-		r, err := e.store.Resume(ctx, m.sandboxID, m.id, ident.NewToken(), p.Anew, quota, e.now())
+		r, err := e.store.Resume(ctx, m.sandboxID, m.id, ident.NewToken(), p.Fresh, quota, e.now())
 		if err == nil && r == nil {
 			err = errRaced
 		}
@@ -213,13 +214,13 @@ func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParam
 
 // Resume implements Service.
 func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error) {
-	r, _, err := e.current(ctx, ref)
+	r, _, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	w := wakeAsked
-	if p.Anew {
-		w = wakeAnew
+	if p.Fresh {
+		w = wakeFresh
 	}
 	for {
 		if r.Status == sandbox.Paused {
@@ -227,14 +228,14 @@ func (e *Engine) Resume(ctx context.Context, ref string, p sandbox.ResumeParams)
 			if !errors.Is(err, errRaced) {
 				return s, err
 			}
-		} else if _, err := e.awake(ctx, r, w, p); err == nil {
+		} else if _, err := e.ensureRunning(ctx, r, w, p); err == nil {
 			return e.reread(ctx, r.ID)
 		} else if cay.CodeOf(err) != cay.Conflict {
 			return nil, err
 		} else if m := e.live(r.ID); m == nil || m.state() != sandbox.Paused {
 			return nil, err
 		}
-		if r, err = e.store.Again(ctx, r); err != nil {
+		if r, err = e.store.Reread(ctx, r); err != nil {
 			return nil, err
 		}
 	}

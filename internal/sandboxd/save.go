@@ -54,7 +54,7 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 	if q.kind == "" {
 		q.kind = sandbox.FilesystemSnapshot
 	}
-	r, m, err := e.locked(ctx, ref)
+	r, m, err := e.lookupLocked(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (e *Engine) CreateSnapshot(ctx context.Context, ref string, p sandbox.Snaps
 		return nil, err
 	}
 	e.log.InfoContext(ctx, "snapshot made", "snapshot", snap.ID, "sandbox", r.ID, "kind", snap.Kind, "bytes", snap.SizeBytes,
-		"took", time.Duration(snap.Took), "paused", time.Duration(snap.Paused))
+		"took", time.Duration(snap.Duration), "paused", time.Duration(snap.Paused))
 	return &snap.Snapshot, nil
 }
 
@@ -233,7 +233,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 	}
 	e.at("committed")
 	snap.SizeBytes, snap.Build = manifest.Size(), manifest.Build.Cay
-	snap.Took, snap.Paused = usage.Millis(e.clock.Mono()-began), usage.Millis(time.Duration(state.Paused))
+	snap.Duration, snap.Paused = usage.Millis(e.clock.Mono()-began), usage.Millis(time.Duration(state.Paused))
 	if q.kind == sandbox.MemorySnapshot {
 		snap.Paused = usage.Millis(e.clock.Mono() - stood)
 	}
@@ -351,7 +351,7 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 		return nil
 	}
 	if !keep && !m.drives || m.left != nil && !m.drives {
-		e.keepLast(ctx, m, why)
+		e.archiveBeforeEnd(ctx, m, why)
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -409,11 +409,11 @@ func (e *Engine) saveAtEnd(ctx context.Context, m *session, why store.End) error
 	}
 }
 
-// keepLast keeps the commands of a machine whose files are not saved, or were saved
+// archiveBeforeEnd keeps the commands of a machine whose files are not saved, or were saved
 // before. A paused machine is resumed for this; a machine that an earlier daemon has
 // already saved, and was about to destroy, stays paused.
-func (e *Engine) keepLast(ctx context.Context, m *session, why store.End) {
-	if why.Deleting || m.kept.Load() != nil || m.adopted && m.left != nil {
+func (e *Engine) archiveBeforeEnd(ctx context.Context, m *session, why store.End) {
+	if why.Deleting || m.archive.Load() != nil || m.adopted && m.left != nil {
 		return
 	}
 	if m.paused && m.commands.Load() {
@@ -423,7 +423,7 @@ func (e *Engine) keepLast(ctx context.Context, m *session, why store.End) {
 		}
 		m.paused = false
 	}
-	e.keepCommands(ctx, m)
+	e.archiveCommands(ctx, m)
 }
 
 // unlessEnded returns the error of a save, or nil if the machine has exited by itself, or
@@ -467,7 +467,7 @@ func (e *Engine) quiesce(ctx context.Context, m *session, why store.End) error {
 		e.log.WarnContext(ctx, "sandbox is saved with its processes running", "sandbox", m.sandboxID, "error", err)
 	}
 	if !why.Deleting && cay.CodeOf(err) != cay.DeadlineExceeded {
-		e.keepCommands(ctx, m)
+		e.archiveCommands(ctx, m)
 	}
 	switch err := m.inst.Pause(ctx); {
 	case errors.Is(err, machine.ErrSilent):

@@ -26,7 +26,8 @@ var (
 // without stopping anything.
 type Service interface {
 	// Create creates a sandbox and returns when it answers commands. Errors: invalid,
-	// already_exists (name), not_found (image), quota_exceeded, no_space, unavailable.
+	// source_unavailable, already_exists (name), not_found (image), quota_exceeded, no_space,
+	// unavailable.
 	Create(ctx context.Context, p sandbox.CreateParams) (*sandbox.Sandbox, error)
 	Get(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	List(ctx context.Context, p sandbox.ListParams) (*sandbox.Page[sandbox.Sandbox], error)
@@ -49,7 +50,7 @@ type Service interface {
 	Pause(ctx context.Context, ref string) (*sandbox.Sandbox, error)
 	// Resume makes a sandbox run. A paused or hibernated sandbox goes on; a persistent
 	// sandbox that has ended is started from its last saved files; any other sandbox that
-	// has ended is started with p.Anew only. A running sandbox is left alone. Resume
+	// has ended is started with p.Fresh only. A running sandbox is left alone. Resume
 	// waits for a sandbox that is stopping or being created. Concurrent calls start one
 	// session. Errors: sandbox_stopped (not persistent), not_found (its snapshot is
 	// gone), not_supported (hibernated by another build), quota_exceeded, no_space,

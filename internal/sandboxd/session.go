@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/feed"
 	"github.com/cayhq/cay/internal/sandboxd/flowlog"
@@ -16,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/outbound"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -72,7 +72,7 @@ type session struct {
 	// commands is set when the guest may know commands. kept are the commands kept when
 	// the session ended; nil before.
 	commands atomic.Bool
-	kept     atomic.Pointer[keepingCommands]
+	archive  atomic.Pointer[commandArchive]
 
 	pooled *pooled // the pool's machine that is to become inst; nil: there is none. See Engine.claim
 	inst   machine.Instance
@@ -98,16 +98,16 @@ type session struct {
 	watched atomic.Bool  // the guest is probed while calls are under way; see answers.go
 	answers atomic.Pointer[answering]
 
-	mu       sync.Mutex     // lock order: before Engine.mu
-	detached bool           // no new timers; the caller of detach that set it ends or detaches the machine
-	status   sandbox.Status // Pending, Resuming, Running, Paused; Hibernated during the save; Stopping once the end has begun
-	settled  chan struct{}  // closed when the status is no longer Hibernated; nil in other statuses
-	ending   *attempt       // the attempt to end it that is under way; nil: none
-	keep     bool           // the sandbox is persistent
-	started  time.Duration  // Clock.Mono
-	timeout  time.Duration  // counted from started
-	deadline clock.Timer    // nil when not running
-	prober   clock.Timer    // nil unless calls are watched
+	mu          sync.Mutex     // lock order: before Engine.mu
+	detached    bool           // no new timers; the caller of detach that set it ends or detaches the machine
+	status      sandbox.Status // Pending, Resuming, Running, Paused; Hibernated during the save; Stopping once the end has begun
+	hibernating chan struct{}  // closed when the status is no longer Hibernated; nil in other statuses
+	ending      *attempt       // the attempt to end it that is under way; nil: none
+	keep        bool           // the sandbox is persistent
+	started     time.Duration  // Clock.Mono
+	timeout     time.Duration  // counted from started
+	deadline    clock.Timer    // nil when not running
+	prober      clock.Timer    // nil unless calls are watched
 }
 
 func (e *Engine) newSession(r *store.Row) *session {
@@ -145,7 +145,7 @@ func (m *session) lock(ctx context.Context) error {
 	case <-m.ctx.Done():
 		return context.Cause(m.ctx)
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 }
 
@@ -159,9 +159,9 @@ func (m *session) detach(cause error) bool {
 	first := !m.detached
 	m.detached = true
 	m.cancel(cause)
-	if m.settled != nil {
-		close(m.settled)
-		m.settled = nil
+	if m.hibernating != nil {
+		close(m.hibernating)
+		m.hibernating = nil
 	}
 	m.status = sandbox.Stopping
 	clock.Stop(&m.deadline)
@@ -202,20 +202,20 @@ func (m *session) setState(s sandbox.Status) {
 		return
 	}
 	if m.status == sandbox.Hibernated && s != sandbox.Hibernated {
-		close(m.settled)
-		m.settled = nil
+		close(m.hibernating)
+		m.hibernating = nil
 	}
-	if s == sandbox.Hibernated && m.settled == nil {
-		m.settled = make(chan struct{})
+	if s == sandbox.Hibernated && m.hibernating == nil {
+		m.hibernating = make(chan struct{})
 	}
 	m.status = s
 }
 
-// settle waits until a hibernation under way has completed or failed. Without a
+// awaitHibernation waits until a hibernation under way has completed or failed. Without a
 // hibernation under way it returns at once.
-func (m *session) settle(ctx context.Context) error {
+func (m *session) awaitHibernation(ctx context.Context) error {
 	m.mu.Lock()
-	settled := m.settled
+	settled := m.hibernating
 	m.mu.Unlock()
 	if settled == nil {
 		return nil
@@ -223,7 +223,7 @@ func (m *session) settle(ctx context.Context) error {
 	select {
 	case <-settled:
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 	return nil
 }
@@ -262,16 +262,4 @@ func (m *session) overlay(r *store.Row, now time.Time, mono time.Duration) {
 	r.UnresponsiveSince = m.answers.Load().since
 	r.Usage = m.meter.At(mono)
 	r.SetTotal()
-}
-
-// contextError returns the error for the caller of a ctx that has ended.
-func contextError(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if cay.CodeOf(cause) != cay.Internal {
-		return cause
-	}
-	if ctx.Err() == context.DeadlineExceeded {
-		return cay.Errorf(cay.DeadlineExceeded, "the time given was not enough: %w", cause)
-	}
-	return cay.Errorf(cay.Canceled, "the caller gave up: %w", cause)
 }

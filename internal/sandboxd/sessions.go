@@ -17,7 +17,7 @@ func (e *Engine) Sessions(ctx context.Context, ref string, p sandbox.SessionPara
 	if err != nil {
 		return nil, err
 	}
-	r, _, err := e.found(ctx, ref)
+	r, _, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -58,23 +58,23 @@ func (e *Engine) GetSession(ctx context.Context, id string) (*sandbox.Session, e
 	if err != nil {
 		return nil, err
 	}
-	e.bringSessionsUpToDate(ctx, []*store.SessionRow{v})
+	e.refreshSessions(ctx, []*store.SessionRow{v})
 	return &v.Session, nil
 }
 
 func (e *Engine) sessionPage(ctx context.Context, l store.Listing, rows []*store.SessionRow, at func(*store.SessionRow) (any, string)) *sandbox.Page[sandbox.Session] {
 	page := &sandbox.Page[sandbox.Session]{Items: []sandbox.Session{}}
 	rows, page.Next = store.Cut(l, rows, at)
-	e.bringSessionsUpToDate(ctx, rows)
+	e.refreshSessions(ctx, rows)
 	for _, v := range rows {
 		page.Items = append(page.Items, v.Session)
 	}
 	return page
 }
 
-// bringSessionsUpToDate updates running sessions with the current values of their
+// refreshSessions updates running sessions with the current values of their
 // machines.
-func (e *Engine) bringSessionsUpToDate(ctx context.Context, sessions []*store.SessionRow) {
+func (e *Engine) refreshSessions(ctx context.Context, sessions []*store.SessionRow) {
 	var rows []*store.Row
 	for _, v := range sessions {
 		if v.Status == sandbox.Running || v.Status == sandbox.Paused {
@@ -84,7 +84,7 @@ func (e *Engine) bringSessionsUpToDate(ctx context.Context, sessions []*store.Se
 	if len(rows) == 0 {
 		return
 	}
-	e.bringUpToDate(ctx, rows, time.Second)
+	e.refreshRows(ctx, rows, time.Second)
 	usage := make(map[string]sandbox.Usage, len(rows))
 	for _, r := range rows {
 		usage[r.SessionID] = r.Usage

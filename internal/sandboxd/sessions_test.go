@@ -141,10 +141,10 @@ func TestResumeAnew_ImageGone(t *testing.T) {
 	}
 	h.Images.Rebuild()
 	images.forget(s.Digest)
-	again := checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{Anew: true}))(t)
+	again := checktest.Must(h.Resume(ctx, s.ID, sandbox.ResumeParams{Fresh: true}))(t)
 	if again.Digest == s.Digest || again.Status != sandbox.Running {
 		t.Errorf("started anew it is %+v", again)
 	}
-	_, err := h.Resume(ctx, kept.ID, sandbox.ResumeParams{Anew: true})
+	_, err := h.Resume(ctx, kept.ID, sandbox.ResumeParams{Fresh: true})
 	checktest.Code(t, err, cay.NotFound)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -23,8 +24,8 @@ func (e *Engine) NeedsImage(ctx context.Context, digest string) (bool, error) {
 	return e.store.NeedsImage(ctx, digest)
 }
 
-// foundSnapshot returns the snapshot that the caller's ref names.
-func (e *Engine) foundSnapshot(ctx context.Context, ref string) (*store.SnapshotRow, error) {
+// lookupSnapshot returns the snapshot that the caller's ref names.
+func (e *Engine) lookupSnapshot(ctx context.Context, ref string) (*store.SnapshotRow, error) {
 	sc, err := caller(ctx)
 	if err != nil {
 		return nil, err
@@ -34,7 +35,7 @@ func (e *Engine) foundSnapshot(ctx context.Context, ref string) (*store.Snapshot
 
 // GetSnapshot implements Snapshots.
 func (e *Engine) GetSnapshot(ctx context.Context, ref string) (*sandbox.Snapshot, error) {
-	r, err := e.foundSnapshot(ctx, ref)
+	r, err := e.lookupSnapshot(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func (e *Engine) SnapshotTree(ctx context.Context, ref string, p sandbox.Snapsho
 // sandbox cannot be resumed until it is set to start from another snapshot. Children keep
 // the snapshot as their parent.
 func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.DeleteSnapshotParams) (*sandbox.Snapshot, error) {
-	r, err := e.foundSnapshot(ctx, ref)
+	r, err := e.lookupSnapshot(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (e *Engine) DeleteSnapshot(ctx context.Context, ref string, p sandbox.Delet
 			e.log.ErrorContext(ctx, "files of a deleted snapshot were not removed yet", "snapshot", r.ID, "error", err)
 		}
 	}
-	e.freeSnapshots() // removes remaining files, and reschedules the next look
+	e.freeSnapshots() // removes remaining files, and reschedules the next pass of the janitor
 	if r, err = e.store.GetSnapshot(ctx, r.ID); err != nil {
 		return nil, err
 	}
@@ -127,7 +128,7 @@ func (e *Engine) PruneSnapshots(ctx context.Context, p sandbox.PruneSnapshotsPar
 	if sc, err = e.listed(ctx, sc, p.ProjectID); err != nil {
 		return nil, err
 	}
-	pruned, err := e.store.PruneSnapshots(ctx, sc, e.keeper.clock.Now().Add(-time.Duration(p.OlderThan)), p.DryRun, e.now())
+	pruned, err := e.store.PruneSnapshots(ctx, sc, e.janitor.clock.Now().Add(-time.Duration(p.OlderThan)), p.DryRun, e.now())
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +167,7 @@ func (e *Engine) openPart(ctx context.Context, r *store.SnapshotRow, part snapsh
 
 // ExportSnapshot implements Snapshots.
 func (e *Engine) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser, error) {
-	r, err := e.foundSnapshot(ctx, ref)
+	r, err := e.lookupSnapshot(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func (e *Engine) ExportSnapshot(ctx context.Context, ref string) (io.ReadCloser,
 		defer stop()
 		defer files.Close()
 		// Unblocks a write that nobody reads when the context ends.
-		defer context.AfterFunc(ctx, func() { writer.CloseWithError(contextError(ctx)) })()
+		defer context.AfterFunc(ctx, func() { writer.CloseWithError(wire.ContextError(ctx)) })()
 		writer.CloseWithError(files.Export(ctx, writer))
 	})
 	if !begun {
@@ -257,7 +258,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 	}
 	e.at("snapshot-imported")
 	now := e.now()
-	row.CreatedAt, row.UpdatedAt, row.Took = now, now, usage.Millis(e.clock.Mono()-began)
+	row.CreatedAt, row.UpdatedAt, row.Duration = now, now, usage.Millis(e.clock.Mono()-began)
 	row.SizeBytes = m.Size()
 	if p.Expiration != nil && *p.Expiration != 0 {
 		expires := now.Add(time.Duration(*p.Expiration))
@@ -273,7 +274,7 @@ func (e *Engine) ImportSnapshot(ctx context.Context, r io.Reader, p sandbox.Impo
 		return nil, err
 	}
 	e.log.InfoContext(ctx, "snapshot imported", "snapshot", row.ID, "origin", m.Origin, "team", sc.Team, "project", sc.Project, "bytes", row.SizeBytes)
-	e.keeper.look()
+	e.janitor.wakeUp()
 	return &row.Snapshot, nil
 }
 

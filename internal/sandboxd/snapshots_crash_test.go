@@ -142,13 +142,13 @@ func checkSnapshots(t *testing.T, dir, last string) {
 			t.Error(err)
 		}
 	})
-	k := &keeper{t: t, looks: make(chan struct{}, 1), Harness: &sandboxtest.Harness{Engine: e}}
+	k := &janitor{t: t, looks: make(chan struct{}, 1), Harness: &sandboxtest.Harness{Engine: e}}
 	k.watch()
 	if err := e.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	k.look()
+	k.wakeUp()
 
 	ctx := sandboxtest.As(t.Context(), sandboxtest.Default)
 	page, err := e.ListSnapshots(ctx, sandbox.SnapshotListParams{Limit: 200})
@@ -215,7 +215,7 @@ func checkSnapshots(t *testing.T, dir, last string) {
 			t.Errorf("delete %s: %v", s.ID, err)
 		}
 	}
-	k.look() // a look under way may have read the rows before
+	k.wakeUp() // a look under way may have read the rows before
 	if n := k.directories(dir, 0); n != 0 {
 		t.Errorf("%d directories are left of no snapshot", n)
 	}
@@ -227,7 +227,7 @@ func checkSnapshots(t *testing.T, dir, last string) {
 // directories returns the number of snapshot directories, once it equals want, or has not
 // changed for a few looks: a process forked by another test holds our file locks, which
 // delays the removal, until it executes its own program.
-func (k *keeper) directories(dir string, want int) (n int) {
+func (k *janitor) directories(dir string, want int) (n int) {
 	k.t.Helper()
 	for range 4 {
 		content, err := os.ReadDir(filepath.Join(dir, "snapshots", "data"))
@@ -237,7 +237,7 @@ func (k *keeper) directories(dir string, want int) (n int) {
 		if n = len(content); n == want {
 			break
 		}
-		k.look()
+		k.wakeUp()
 	}
 	return n
 }

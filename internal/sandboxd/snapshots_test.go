@@ -27,23 +27,23 @@ import (
 
 var ephemeral = new(bool)
 
-// keeper is an engine whose looks at snapshots run when the test asks for them.
-type keeper struct {
+// janitor is an engine whose looks at snapshots run when the test asks for them.
+type janitor struct {
 	*sandboxtest.Harness
 	t     *testing.T
 	ctx   context.Context
 	looks chan struct{} // receives a value after each look
 }
 
-func startKeeper(t *testing.T, change ...func(*sandboxd.Config)) *keeper {
+func startJanitor(t *testing.T, change ...func(*sandboxd.Config)) *janitor {
 	t.Helper()
 	h, _ := startFake(t, change...)
-	k := &keeper{h, t, sandboxtest.As(t.Context(), sandboxtest.Default), make(chan struct{}, 1)}
+	k := &janitor{h, t, sandboxtest.As(t.Context(), sandboxtest.Default), make(chan struct{}, 1)}
 	k.watch()
 	return k
 }
 
-func (k *keeper) watch() {
+func (k *janitor) watch() {
 	k.Reached(func(point string) {
 		if point == "snapshots-kept" {
 			select {
@@ -55,7 +55,7 @@ func (k *keeper) watch() {
 }
 
 // restart runs f while there is no engine.
-func (k *keeper) restart(f func()) {
+func (k *janitor) restart(f func()) {
 	k.t.Helper()
 	k.Engine.Close()
 	f()
@@ -63,8 +63,8 @@ func (k *keeper) restart(f func()) {
 	k.watch()
 }
 
-// look returns after a look that began after the call.
-func (k *keeper) look() {
+// wakeUp returns after a look that began after the call.
+func (k *janitor) wakeUp() {
 	// The first look to end may have begun earlier.
 	for range 3 {
 		k.LookAfterSnapshots()
@@ -73,12 +73,12 @@ func (k *keeper) look() {
 }
 
 // pass advances the clock, and looks.
-func (k *keeper) pass(d time.Duration) {
+func (k *janitor) pass(d time.Duration) {
 	k.Clock.Advance(d)
-	k.look()
+	k.wakeUp()
 }
 
-func (k *keeper) create(p sandbox.CreateParams) *sandbox.Sandbox {
+func (k *janitor) create(p sandbox.CreateParams) *sandbox.Sandbox {
 	k.t.Helper()
 	s, err := k.Create(k.ctx, p)
 	if err != nil {
@@ -87,7 +87,7 @@ func (k *keeper) create(p sandbox.CreateParams) *sandbox.Sandbox {
 	return s
 }
 
-func (k *keeper) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapshot {
+func (k *janitor) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapshot {
 	k.t.Helper()
 	k.Clock.Advance(time.Millisecond) // newer than the previous snapshots
 	s, err := k.CreateSnapshot(k.ctx, ref, p)
@@ -98,7 +98,7 @@ func (k *keeper) snapshot(ref string, p sandbox.SnapshotParams) *sandbox.Snapsho
 }
 
 // change changes a file of a sandbox, so that its next stop saves it.
-func (k *keeper) change(ref string) {
+func (k *janitor) change(ref string) {
 	k.t.Helper()
 	if _, err := k.WriteFile(k.ctx, ref, "changed", strings.NewReader(rand.Text()), sandbox.WriteParams{}); err != nil {
 		k.t.Fatal(err)
@@ -107,7 +107,7 @@ func (k *keeper) change(ref string) {
 
 // stopChanged changes a file of a sandbox, stops the sandbox, and returns its new
 // snapshot.
-func (k *keeper) stopChanged(ref string) string {
+func (k *janitor) stopChanged(ref string) string {
 	k.t.Helper()
 	k.Clock.Advance(time.Millisecond) // newer than the previous snapshots
 	k.change(ref)
@@ -119,7 +119,7 @@ func (k *keeper) stopChanged(ref string) string {
 }
 
 // expiring makes a snapshot that no sandbox needs.
-func (k *keeper) expiring(after time.Duration) *sandbox.Snapshot {
+func (k *janitor) expiring(after time.Duration) *sandbox.Snapshot {
 	k.t.Helper()
 	box := k.create(sandbox.CreateParams{Persistent: ephemeral, Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
 	d := sandbox.Duration(after)
@@ -127,7 +127,7 @@ func (k *keeper) expiring(after time.Duration) *sandbox.Snapshot {
 }
 
 // want checks the status of snapshots, in the database and on disk.
-func (k *keeper) want(status sandbox.SnapshotStatus, ids ...string) {
+func (k *janitor) want(status sandbox.SnapshotStatus, ids ...string) {
 	k.t.Helper()
 	for _, id := range ids {
 		s, err := k.GetSnapshot(k.ctx, id)
@@ -149,7 +149,7 @@ func (k *keeper) want(status sandbox.SnapshotStatus, ids ...string) {
 
 func TestSnapshots_Expire(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	hour, day, ever := k.expiring(time.Hour), k.expiring(24*time.Hour), k.expiring(0)
 	k.pass(59 * time.Minute)
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID, ever.ID)
@@ -176,7 +176,7 @@ func TestSnapshots_Expire(t *testing.T) {
 // expiration expire as requested.
 func TestSnapshots_RetentionExpiration(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	day, never := sandbox.Duration(24*time.Hour), sandbox.Duration(0)
 	for name, c := range map[string]struct {
 		retention, request *sandbox.Duration
@@ -199,8 +199,8 @@ func TestSnapshots_RetentionExpiration(t *testing.T) {
 // TestSnapshots_ExpireByTimer relies on the engine's own timers only.
 func TestSnapshots_ExpireByTimer(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
-	k.look()
+	k := startJanitor(t)
+	k.wakeUp()
 	k.pass(10 * time.Minute)
 	s := k.expiring(20 * time.Minute)
 	k.Clock.AwaitTimer(t, 20*time.Minute)
@@ -220,15 +220,15 @@ func TestSnapshots_ExpireByTimer(t *testing.T) {
 // R21: a jump of the wall clock deletes no snapshot that should exist.
 func TestSnapshots_ClockJumps(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	hour, day := k.expiring(time.Hour), k.expiring(24*time.Hour)
 	k.Clock.Jump(365 * 24 * time.Hour)
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
 	k.pass(50 * time.Minute)
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
 	k.Clock.Jump(-365 * 24 * time.Hour) // the clock is corrected
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotCreated, hour.ID, day.ID)
 	k.pass(10 * time.Minute)
 	k.want(sandbox.SnapshotDeleted, hour.ID)
@@ -243,7 +243,7 @@ func TestSnapshots_ClockJumps(t *testing.T) {
 	// A clock that keeps running from where it jumped is right.
 	day = k.expiring(24 * time.Hour)
 	k.Clock.Jump(25 * time.Hour)
-	k.look()
+	k.wakeUp()
 	k.pass(119 * time.Minute)
 	k.want(sandbox.SnapshotCreated, day.ID)
 	k.pass(2 * time.Minute)
@@ -252,10 +252,10 @@ func TestSnapshots_ClockJumps(t *testing.T) {
 
 func TestSnapshots_ExpiredBeforeStart(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	s := k.expiring(time.Hour)
 	k.restart(func() { k.Clock.Advance(2 * time.Hour) })
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotCreated, s.ID) // a host just booted may have the wrong time
 	k.pass(10 * time.Minute)
 	k.want(sandbox.SnapshotDeleted, s.ID)
@@ -263,7 +263,7 @@ func TestSnapshots_ExpiredBeforeStart(t *testing.T) {
 
 func TestSnapshots_NeededDoNotExpire(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	hour := sandbox.Duration(time.Hour)
 	box := k.create(sandbox.CreateParams{Name: "box", SnapshotExpiration: &hour})
 	old := k.snapshot("box", sandbox.SnapshotParams{})
@@ -281,7 +281,7 @@ func TestSnapshots_NeededDoNotExpire(t *testing.T) {
 	if err := k.DeleteWith(k.ctx, box.ID, sandbox.DeleteParams{KeepSnapshots: true}); err != nil {
 		t.Fatal(err)
 	}
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotDeleted, stopped.SnapshotID)
 }
 
@@ -303,7 +303,7 @@ func TestSnapshots_Retention(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := startKeeper(t)
+			k := startJanitor(t)
 			k.create(sandbox.CreateParams{Name: "box", Retention: &c.r, Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
 			var ids []string
 			for i, kind := range c.made {
@@ -343,7 +343,7 @@ func TestSnapshots_Retention(t *testing.T) {
 					t.Fatalf("of %v there are %v, want %v", ids, got, want)
 				}
 			}
-			k.look()
+			k.wakeUp()
 			k.want(sandbox.SnapshotCreated, want...)
 		})
 	}
@@ -353,7 +353,7 @@ func TestSnapshots_Retention(t *testing.T) {
 // that other sandboxes start from, and all that callers made.
 func TestSnapshots_RetentionByDefault(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	k.create(sandbox.CreateParams{Name: "box"})
 	made := k.snapshot("box", sandbox.SnapshotParams{})
 	var auto []string
@@ -371,7 +371,7 @@ func TestSnapshots_RetentionByDefault(t *testing.T) {
 			break
 		}
 	}
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotCreated, made.ID, auto[1], auto[3], auto[4], auto[5])
 	k.want(sandbox.SnapshotDeleted, auto[0], auto[2])
 }
@@ -380,7 +380,7 @@ func TestSnapshots_RetentionByDefault(t *testing.T) {
 // them.
 func TestSnapshots_Prune(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	k.create(sandbox.CreateParams{Name: "box", Timeout: sandbox.Duration(sandboxtest.MaxTimeout)})
 	made := k.snapshot("box", sandbox.SnapshotParams{})
 	old := k.stopChanged("box")
@@ -413,11 +413,11 @@ func TestSnapshots_Prune(t *testing.T) {
 		t.Errorf("the refusal does not say what is old: %v, %q", err, hintOf(err))
 	}
 	prune(sandbox.PruneSnapshotsParams{OlderThan: hour}, next)
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotDeleted, next)
 	k.want(sandbox.SnapshotCreated, made.ID, old, newer, last)
 	prune(sandbox.PruneSnapshotsParams{}, newer, last) // the box starts from a newer snapshot
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotDeleted, newer, last)
 	k.want(sandbox.SnapshotCreated, made.ID, old)
 	prune(sandbox.PruneSnapshotsParams{})
@@ -432,7 +432,7 @@ func TestSnapshots_Prune(t *testing.T) {
 }
 
 // fillQuota makes a snapshot of more than 1 MiB.
-func (k *keeper) fillQuota(ref string) {
+func (k *janitor) fillQuota(ref string) {
 	k.t.Helper()
 	if _, err := k.WriteFile(k.ctx, ref, "large", io.LimitReader(rand.Reader, 2<<20), sandbox.WriteParams{}); err != nil {
 		k.t.Fatal(err)
@@ -457,7 +457,7 @@ func containsAll(all, some []string) bool {
 }
 
 // export returns a snapshot as a file.
-func (k *keeper) export(id string) []byte {
+func (k *janitor) export(id string) []byte {
 	k.t.Helper()
 	r, err := k.ExportSnapshot(k.ctx, id)
 	if err != nil {
@@ -475,7 +475,7 @@ func (k *keeper) export(id string) []byte {
 // marked.
 func TestSnapshots_Sweep(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	lost, kept := k.expiring(0), k.expiring(0)
 	archive := k.export(lost.ID)
 	stray := func(id string) {
@@ -501,7 +501,7 @@ func TestSnapshots_Sweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	k.look()
+	k.wakeUp()
 	if !there("snap_young") {
 		t.Error("files that are about to have a row were removed")
 	}
@@ -522,7 +522,7 @@ func TestSnapshots_Sweep(t *testing.T) {
 	// Files restored from a backup are found again.
 	k.Config.Limits.SnapshotGrace = time.Nanosecond
 	k.restart(func() { stray(lost.ID) })
-	k.look()
+	k.wakeUp()
 	k.want(sandbox.SnapshotCreated, lost.ID, kept.ID)
 	if there("snap_young") {
 		t.Error("files without a row are still there")
@@ -531,7 +531,7 @@ func TestSnapshots_Sweep(t *testing.T) {
 		t.Error(err)
 	}
 	// While the engine runs, a deletion triggers the removal of stray files.
-	k.look()
+	k.wakeUp()
 	stray("snap_old")
 	k.pass(time.Hour)
 	if there("snap_old") {
@@ -551,7 +551,7 @@ func TestSnapshots_Sweep(t *testing.T) {
 // meanwhile.
 func TestSnapshots_DeletedWhileStarting(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	box := k.create(sandbox.CreateParams{Persistent: ephemeral})
 	if _, err := k.WriteFile(k.ctx, box.ID, "f", strings.NewReader("kept"), sandbox.WriteParams{Size: 4}); err != nil {
 		t.Fatal(err)
@@ -634,7 +634,7 @@ func (i *unknownImages) forget(digest string) {
 func TestSnapshots_ImportUnknownImage(t *testing.T) {
 	t.Parallel()
 	images := &unknownImages{unknown: map[string]bool{}}
-	k := startKeeper(t, func(c *sandboxd.Config) { images.ImageSource, c.Images = c.Images, images })
+	k := startJanitor(t, func(c *sandboxd.Config) { images.ImageSource, c.Images = c.Images, images })
 	s := k.expiring(0)
 	archive := k.export(s.ID)
 	images.forget(s.Digest)
@@ -648,7 +648,7 @@ func TestSnapshots_ImportUnknownImage(t *testing.T) {
 // An operator may ask for memory, and gets the files if there is none.
 func TestSnapshots_ImportByOperator(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	archive := k.export(k.expiring(0).ID)
 	ctx := sandboxtest.As(t.Context(), api.Principal{TokenID: "tok_admin", TeamID: account.DefaultTeam, Admin: true})
 	s, err := k.ImportSnapshot(ctx, bytes.NewReader(archive), sandbox.ImportParams{Memory: true})
@@ -660,7 +660,7 @@ func TestSnapshots_ImportByOperator(t *testing.T) {
 // The size limit holds whatever size an archive states.
 func TestSnapshots_ImportTooLarge(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	archive := k.export(k.expiring(0).ID)
 	k.Config.Limits.MaxSnapshotBytes = 1000
 	k.restart(func() {})
@@ -671,7 +671,7 @@ func TestSnapshots_ImportTooLarge(t *testing.T) {
 
 func TestSnapshots_ExportEndsWithEngine(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	box := k.create(sandbox.CreateParams{Persistent: ephemeral})
 	if _, err := k.WriteFile(k.ctx, box.ID, "f", bytes.NewReader(make([]byte, 4<<20)), sandbox.WriteParams{Size: 4 << 20}); err != nil {
 		t.Fatal(err)
@@ -702,7 +702,7 @@ func TestSnapshots_DiskFull(t *testing.T) {
 		}
 		return nil
 	}
-	k := startKeeper(t, func(c *sandboxd.Config) {
+	k := startJanitor(t, func(c *sandboxd.Config) {
 		dir, err := blob.OpenDir(filepath.Join(t.TempDir(), "snapshots"), blob.DirOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -759,7 +759,7 @@ func (s fullStore) Create(ctx context.Context, size int64) (blob.Draft, error) {
 
 func TestSnapshots_NeedsImage(t *testing.T) {
 	t.Parallel()
-	k := startKeeper(t)
+	k := startJanitor(t)
 	box := k.create(sandbox.CreateParams{Image: "custom", Persistent: ephemeral})
 	named := k.create(sandbox.CreateParams{Name: "named", Image: "other"})
 	check := func(want map[string]bool) {

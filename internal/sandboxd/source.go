@@ -13,18 +13,18 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// errUnfilled is the cause of a creation that failed because its source could not be
+// errSourceMissing is the cause of a creation that failed because its source could not be
 // fetched.
-var errUnfilled = errors.New("source")
+var errSourceMissing = errors.New("source")
 
-// fill makes the guest of a sandbox that is being created fetch its source. No caller can
-// reach the guest yet. Errors: invalid, unavailable.
-func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
+// fetchSource makes the guest of a sandbox that is being created fetch its source. No caller can
+// reach the guest yet. Errors: invalid, source_unavailable.
+func (e *Engine) fetchSource(ctx context.Context, m *session, r *store.Row) error {
 	if r.Source == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, e.cfg.Limits.SourceTimeout,
-		cay.Errorf(cay.Unavailable, "the source was not fetched within %v", e.cfg.Limits.SourceTimeout))
+		cay.Errorf(cay.SourceUnavailable, "the source was not fetched within %v", e.cfg.Limits.SourceTimeout))
 	defer cancel()
 	begun := e.clock.Mono()
 	m.imageEnv, m.env = r.ImageEnv, r.Env
@@ -33,7 +33,7 @@ func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 		// The image need not contain any authority.
 		req.Roots = string(e.certificates(r.Network)) + string(e.cfg.Trust.Public())
 	}
-	if err := m.guest.Fill(ctx, req); err != nil {
+	if err := m.guest.FetchSource(ctx, req); err != nil {
 		return sourceError(*r.Source, startError(ctx, err))
 	}
 	e.cfg.Metrics.CreatePhase("source", e.clock.Mono()-begun)
@@ -45,13 +45,13 @@ func (e *Engine) fill(ctx context.Context, m *session, r *store.Row) error {
 func sourceError(s sandbox.Source, err error) error {
 	code := cay.Invalid
 	switch cay.CodeOf(err) {
-	case cay.Unavailable, cay.QuotaExceeded, cay.DeadlineExceeded, cay.Internal:
-		code = cay.Unavailable
+	case cay.SourceUnavailable, cay.Unavailable, cay.QuotaExceeded, cay.DeadlineExceeded, cay.Internal:
+		code = cay.SourceUnavailable
 	case cay.Canceled:
 		return err
 	}
 	hide := secretsOf(s)
-	out := cay.Errorf(code, "%w: %s", errUnfilled, hide.Replace(err.Error()))
+	out := cay.Errorf(code, "%w: %s", errSourceMissing, hide.Replace(err.Error()))
 	var why *cay.Error
 	if errors.As(err, &why) {
 		out.Hint = hide.Replace(why.Hint)

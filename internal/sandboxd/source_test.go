@@ -79,10 +79,10 @@ func TestSource_fails(t *testing.T) {
 		"InURL":       {sandbox.Source{URL: strings.Replace(url, "://", "://user:wr0ng@", 1)}, cay.Invalid, "Authentication failed"},
 		"Revision":    {sandbox.Source{URL: url, Username: "user", Password: "p4ssword", Revision: "wr0ng"}, cay.Invalid, `no branch`},
 		"Echo":        {sandbox.Source{URL: url, Username: "user", Password: "p4ssword", Revision: strings.Repeat("1", 40)}, cay.Invalid, "git fetch failed"},
-		"Unreachable": {sandbox.Source{URL: "http://127.0.0.1:1/wr0ng.git"}, cay.Unavailable, "git ls-remote failed"},
-		"Query":       {sandbox.Source{URL: "http://127.0.0.1:1/wr0ng.git?token=p4ssword"}, cay.Unavailable, "git ls-remote failed"},
-		"Signed":      {sandbox.Source{Type: sandbox.TarballSource, URL: "http://127.0.0.1:1/x.tar?sig=p4ssword"}, cay.Unavailable, "http://127.0.0.1:1/x.tar: "},
-		"Redirected":  {sandbox.Source{Type: sandbox.TarballSource, URL: elsewhere}, cay.Unavailable, "http://127.0.0.1:1/y.tar: "},
+		"Unreachable": {sandbox.Source{URL: "http://127.0.0.1:1/wr0ng.git"}, cay.SourceUnavailable, "git ls-remote failed"},
+		"Query":       {sandbox.Source{URL: "http://127.0.0.1:1/wr0ng.git?token=p4ssword"}, cay.SourceUnavailable, "git ls-remote failed"},
+		"Signed":      {sandbox.Source{Type: sandbox.TarballSource, URL: "http://127.0.0.1:1/x.tar?sig=p4ssword"}, cay.SourceUnavailable, "http://127.0.0.1:1/x.tar: "},
+		"Redirected":  {sandbox.Source{Type: sandbox.TarballSource, URL: elsewhere}, cay.SourceUnavailable, "http://127.0.0.1:1/y.tar: "},
 		"Tarball":     {sandbox.Source{Type: sandbox.TarballSource, URL: url + "/wr0ng"}, cay.Invalid, "status 401"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestSource_slow(t *testing.T) {
 	t.Run("Timeout", func(t *testing.T) {
 		p, _ := slow(t) // the server may not get the request in time
 		h, _ := startFake(t, func(c *sandboxd.Config) { c.Limits.SourceTimeout = 200 * time.Millisecond })
-		if _, err := h.Create(defaultCaller(t), p); cay.CodeOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "within 200ms") {
+		if _, err := h.Create(defaultCaller(t), p); cay.CodeOf(err) != cay.SourceUnavailable || !strings.Contains(err.Error(), "within 200ms") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -222,7 +222,7 @@ func TestSource_slow(t *testing.T) {
 		}
 		<-done
 		for _, anew := range []bool{false, true} {
-			if _, err := h.Resume(ctx, "slow", sandbox.ResumeParams{Anew: anew}); cay.CodeOf(err) != cay.Conflict && (anew || cay.CodeOf(err) != cay.Stopped) {
+			if _, err := h.Resume(ctx, "slow", sandbox.ResumeParams{Fresh: anew}); cay.CodeOf(err) != cay.Conflict && (anew || cay.CodeOf(err) != cay.Stopped) {
 				t.Errorf("anew %v: %v", anew, err)
 			}
 		}

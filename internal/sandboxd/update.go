@@ -22,7 +22,7 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 	if err != nil {
 		return nil, err
 	}
-	r, _, err := e.current(ctx, ref)
+	r, _, err := e.lookupCurrent(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 	if p.Network == nil && p.IdleTimeout == nil && p.Persistent == nil {
 		return e.updateRow(ctx, r, c)
 	}
-	r, m, err := e.locked(ctx, r.Ref())
+	r, m, err := e.lookupLocked(ctx, r.Ref())
 	if err != nil {
 		if r, again := e.resting(ctx, ref); again == nil {
 			return e.updateResting(ctx, r, c, p)
@@ -117,9 +117,9 @@ func (e *Engine) updateRow(ctx context.Context, r *store.Row, c store.Change) (*
 
 // resting returns a sandbox that has no machine but can be resumed.
 func (e *Engine) resting(ctx context.Context, ref string) (*store.Row, error) {
-	r, m, err := e.current(ctx, ref)
+	r, m, err := e.lookupCurrent(ctx, ref)
 	if err == nil && (m != nil || r.Status != sandbox.Hibernated && !r.Status.Final()) {
-		err = e.unusable(r)
+		err = e.statusError(r)
 	}
 	return r, err
 }
@@ -127,7 +127,7 @@ func (e *Engine) resting(ctx context.Context, ref string) (*store.Row, error) {
 // updateResting makes a change for the next session of a sandbox without a machine.
 func (e *Engine) updateResting(ctx context.Context, r *store.Row, c store.Change, p sandbox.UpdateParams) (*sandbox.Sandbox, error) {
 	if p.Network != nil {
-		kept, err := e.keep(r.ID, p.Network.WithDefaults())
+		kept, err := e.sealPolicy(r.ID, p.Network.WithDefaults())
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 	var network sandbox.Network
 	if p.Network != nil {
 		network = p.Network.WithDefaults()
-		kept, err := e.keep(r.ID, network)
+		kept, err := e.sealPolicy(r.ID, network)
 		if err != nil {
 			return nil, err
 		}

@@ -211,11 +211,11 @@ func (c *Conn) answerError(resp *http.Response) error {
 // contextError returns the end of ctx as a coded error, nil if ctx has not
 // ended and err is not an error of a context.
 func contextError(ctx context.Context, err error) error {
-	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded), ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+	if err := ContextError(ctx); err != nil {
+		return err
+	}
+	if errors.Is(err, context.DeadlineExceeded) { // of the HTTP client
 		return cay.Errorf(cay.DeadlineExceeded, "the time given was not enough: %w", context.DeadlineExceeded)
-	case ctx.Err() != nil:
-		return cay.Errorf(cay.Canceled, "canceled: %w", ctx.Err())
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/workflowd/protocol"
 	"github.com/cayhq/cay/workflow"
 )
@@ -78,7 +79,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 		Priority: p.Priority, Parent: p.Parent, Root: p.Root, Previous: p.Previous,
 	}
 	if c.run.Priority == 0 {
-		c.run.Priority = e.dispatch.definition(line{project, p.Workflow}).Priority
+		c.run.Priority = e.dispatch.definition(workflowName{project, p.Workflow}).Priority
 	}
 	if err := checkNumber("a run's priority", c.run.Priority); err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (e *Engine) newCreation(project string, p *workflow.NewRun) (*creation, err
 func (e *Engine) expiry(r *liveRun) int64 {
 	keep := r.retention
 	if keep == 0 {
-		keep = protocol.DurationMillis(e.dispatch.definition(r.line()).Retention)
+		keep = protocol.DurationMillis(e.dispatch.definition(r.workflowName()).Retention)
 		if r.log.Run.Kind.External() {
 			keep = e.cfg.Retention.Milliseconds()
 		}
@@ -199,7 +200,7 @@ func (b *backend) WaitEnd(ctx context.Context, id string) (*workflow.RunInfo, *w
 		}
 		select {
 		case <-ctx.Done():
-			return nil, nil, contextError(ctx)
+			return nil, nil, wire.ContextError(ctx)
 		case <-sub.wake:
 		}
 		seen := sub.take()
@@ -286,7 +287,7 @@ func (f *follower) ReadEvents(ctx context.Context) ([]workflow.Event, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		case <-f.sub.wake:
 		}
 	}

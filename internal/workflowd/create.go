@@ -88,7 +88,7 @@ func (l *lane) lostKey(a *asking) {
 	if r.assign != nil {
 		l.e.dispatch.giveBack(r.assign.session, r.assign.ticket)
 	}
-	r.settled()
+	r.resetGroup()
 	r.log, r.known, r.whole = nil, nil, false
 	if o.run == r.id {
 		return

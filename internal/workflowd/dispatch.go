@@ -10,13 +10,13 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// line names the runs of one workflow of a project.
-type line struct{ project, workflow string }
+// workflowName names the runs of one workflow of a project.
+type workflowName struct{ project, workflow string }
 
 // ticket is the place in line of a run that needs a worker, to start or to go on.
 type ticket struct {
 	run, root string
-	line      line
+	workflow  workflowName
 	group     string
 	build     string
 	priority  int
@@ -66,7 +66,7 @@ type dispatcher struct {
 	e *Engine
 
 	mu        sync.Mutex // guards the fields below
-	workflows map[line]*workflowQueue
+	workflows map[workflowName]*workflowQueue
 	waiting   map[string]*ticket  // by run
 	suspects  []*ticket           // the waiting tickets that are in no workflow's queue
 	survived  map[string]*session // by run: the live worker that had the run; see suspects.go
@@ -79,7 +79,7 @@ type dispatcher struct {
 
 // workflowQueue is the line of the runs of one workflow.
 type workflowQueue struct {
-	name    line
+	name    workflowName
 	def     workflow.DefinitionInfo // as the most recently attached worker declared it
 	serves  []*session
 	limiter limiter
@@ -122,7 +122,7 @@ func (h *groupHeap) Pop() any {
 
 func (d *dispatcher) init(e *Engine) {
 	d.e = e
-	d.workflows = make(map[line]*workflowQueue)
+	d.workflows = make(map[workflowName]*workflowQueue)
 	d.waiting = make(map[string]*ticket)
 	d.survived = make(map[string]*session)
 }
@@ -137,7 +137,7 @@ func (d *dispatcher) close() {
 	}
 }
 
-func (d *dispatcher) queueLocked(l line) *workflowQueue {
+func (d *dispatcher) queueLocked(l workflowName) *workflowQueue {
 	w := d.workflows[l]
 	if w == nil {
 		w = &workflowQueue{name: l, groups: make(map[string]*limiter), builds: make(map[string]*buildQueue)}
@@ -177,11 +177,11 @@ func (d *dispatcher) attach(s *session) {
 	}
 	for i := range s.info.Definitions {
 		def := &s.info.Definitions[i]
-		w := d.queueLocked(line{s.project, def.Name})
+		w := d.queueLocked(workflowName{s.project, def.Name})
 		w.serves = append(w.serves, s)
 		w.define(def)
 	}
-	for _, run := range s.info.Survived {
+	for _, run := range s.info.HeldRuns {
 		d.survived[run] = s
 	}
 	d.mu.Unlock()
@@ -212,13 +212,13 @@ func (w *workflowQueue) define(def *workflow.DefinitionInfo) {
 func (d *dispatcher) remove(s *session) {
 	var orphans []*ticket
 	d.mu.Lock()
-	for _, run := range s.info.Survived {
+	for _, run := range s.info.HeldRuns {
 		if d.survived[run] == s {
 			delete(d.survived, run)
 		}
 	}
 	for i := range s.info.Definitions {
-		w := d.queueLocked(line{s.project, s.info.Definitions[i].Name})
+		w := d.queueLocked(workflowName{s.project, s.info.Definitions[i].Name})
 		w.serves = slices.DeleteFunc(w.serves, func(o *session) bool { return o == s })
 		if d.e.owner == nil {
 			continue
@@ -277,7 +277,7 @@ func (d *dispatcher) room() int {
 }
 
 // definition returns the known definition of a workflow.
-func (d *dispatcher) definition(l line) workflow.DefinitionInfo {
+func (d *dispatcher) definition(l workflowName) workflow.DefinitionInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := d.workflows[l]; w != nil {
@@ -287,7 +287,7 @@ func (d *dispatcher) definition(l line) workflow.DefinitionInfo {
 }
 
 // maxEvents returns the maximum length of a run's log.
-func (d *dispatcher) maxEvents(l line) int {
+func (d *dispatcher) maxEvents(l workflowName) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := d.workflows[l]; w != nil && w.def.MaxEvents > 0 {
@@ -314,7 +314,7 @@ func (d *dispatcher) waits(run string) bool {
 func (d *dispatcher) serves(t *ticket) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.workflows[t.line]
+	w := d.workflows[t.workflow]
 	return w != nil && slices.ContainsFunc(w.serves, func(s *session) bool { return s.accepts(t.build) })
 }
 
@@ -325,7 +325,7 @@ func (d *dispatcher) reserve(t *ticket) *session {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.queueLocked(t.line)
+	w := d.queueLocked(t.workflow)
 	if len(w.serves) == 0 || t.suspect() {
 		return nil
 	}
@@ -410,7 +410,7 @@ func (d *dispatcher) given(t *ticket) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w := d.queueLocked(t.line)
+	w := d.queueLocked(t.workflow)
 	w.limiter.starting--
 	if g := w.group(t.group); g != nil {
 		g.starting--
@@ -428,7 +428,7 @@ func (d *dispatcher) giveBack(s *session, t *ticket) {
 	s.loadLocked(-1)
 	s.cell.endTurn(t.run)
 	if !t.started {
-		w := d.queueLocked(t.line)
+		w := d.queueLocked(t.workflow)
 		w.limiter.starting--
 		if g := w.group(t.group); g != nil {
 			g.starting--
@@ -453,7 +453,7 @@ func (d *dispatcher) free(s *session, run string) {
 }
 
 // ended records the end of a run that had started.
-func (d *dispatcher) ended(l line, group string) {
+func (d *dispatcher) ended(l workflowName, group string) {
 	d.mu.Lock()
 	d.endedLocked(d.queueLocked(l), group, true)
 	idle := len(d.waiting) == 0
@@ -529,7 +529,7 @@ func (d *dispatcher) enqueue(t *ticket) {
 		d.mu.Unlock()
 		return
 	}
-	w := d.queueLocked(t.line)
+	w := d.queueLocked(t.workflow)
 	if d.e.owner != nil && !slices.ContainsFunc(w.serves, func(s *session) bool { return s.accepts(t.build) }) {
 		d.mu.Unlock()
 		d.e.handOver(t)
@@ -548,7 +548,7 @@ func (d *dispatcher) enqueue(t *ticket) {
 		w.pushStart(w.build(t.build), t)
 	}
 	d.mu.Unlock()
-	d.pumpOne(t.line)
+	d.pumpOne(t.workflow)
 }
 
 // enqueueLater adds a run to the line after a wait for the store.
@@ -578,7 +578,7 @@ func (d *dispatcher) pump() {
 }
 
 // pumpOne is pump for the runs of one workflow.
-func (d *dispatcher) pumpOne(l line) {
+func (d *dispatcher) pumpOne(l workflowName) {
 	d.mu.Lock()
 	grants := d.pumpLocked(d.queueLocked(l), d.suspectsLocked())
 	d.mu.Unlock()

@@ -113,7 +113,7 @@ type Engine struct {
 	tails     tails
 	byName    byName
 	schedules schedules
-	estate    estate
+	ownership ownership
 	owner     Owner // nil if no other process uses the store
 	ids       runid.Source
 	leases    atomic.Uint64
@@ -143,7 +143,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e.tails.init()
 	e.schedules.init(e)
 	e.owner = e.store.Owner()
-	e.estate.init()
+	e.ownership.init()
 	for range cfg.Lanes {
 		e.lanes = append(e.lanes, newLane(e))
 	}

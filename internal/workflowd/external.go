@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -294,7 +295,7 @@ func (x *External) carryOut(ctx context.Context, l *lane, o *op, rec *Recorded) 
 		*rec = seen
 		return err
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
 }
 
@@ -371,7 +372,7 @@ func (x *External) AwaitRun(ctx context.Context, run string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		case <-sub.wake:
 		}
 		if sub.take().closed {
@@ -401,7 +402,7 @@ func (x *External) StreamRun(ctx context.Context, stream string) (string, error)
 		}
 		select {
 		case <-ctx.Done():
-			return "", contextError(ctx)
+			return "", wire.ContextError(ctx)
 		case <-written:
 		}
 	}

@@ -67,7 +67,7 @@ func (l *lane) rollBack(r *liveRun, unsure bool) {
 	default:
 		r.log.Revert(r.mark)
 	}
-	r.settled()
+	r.resetGroup()
 	if unsure {
 		l.doubt(r)
 	} else if want && r.log != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -87,7 +88,7 @@ func (l *lane) push(ctx context.Context, o *op) error {
 		}
 		if ctx.Err() != nil {
 			l.mu.Unlock()
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		}
 	}
 	if l.closed {
@@ -561,7 +562,7 @@ func (l *lane) store(flush bool) (stored bool, err error) {
 	}
 	began, events := time.Now(), 0
 	err = l.e.store.Commit(context.WithoutCancel(l.e.ctx), &Group{Claims: g.claims, Settle: func() Records {
-		l.settle()
+		l.finishClaimed()
 		rec := l.collect()
 		for i := range rec.Logs {
 			events += len(rec.Logs[i].Events)
@@ -575,8 +576,8 @@ func (l *lane) store(flush bool) (stored bool, err error) {
 	return err == nil, err
 }
 
-// settle finishes the ops that depended on claims.
-func (l *lane) settle() {
+// finishClaimed finishes the ops that depended on claims.
+func (l *lane) finishClaimed() {
 	for i := range l.group.asking {
 		a := &l.group.asking[i]
 		switch {
@@ -669,7 +670,7 @@ func (l *lane) publish(r *liveRun, stored bool) {
 		e.dispatch.turnOver(r.session, r.id)
 	}
 	want := r.want || len(events) > 0 && !r.slumber
-	r.settled()
+	r.resetGroup()
 
 	row := &r.log.Run
 	switch {
@@ -712,8 +713,8 @@ func (l *lane) publish(r *liveRun, stored bool) {
 	}
 }
 
-// settled resets a run's fields of the group.
-func (r *liveRun) settled() {
+// resetGroup resets a run's fields of the group.
+func (r *liveRun) resetGroup() {
 	r.inGroup, r.mark, r.fresh, r.isNew, r.row = false, history.Mark{}, nil, false, false
 	r.sealed, r.slumber, r.want, r.assign, r.blobs, r.hooks = false, false, false, nil, nil, false
 }
@@ -752,7 +753,7 @@ func (l *lane) end(r *liveRun) {
 		s.runner.Revoke(r.id, r.lease)
 	}
 	if row.StartedAt != 0 && !row.Kind.External() {
-		l.e.dispatch.ended(r.line(), row.Group)
+		l.e.dispatch.ended(r.workflowName(), row.Group)
 	}
 	if row.ExpiresAt < 0 {
 		select {

@@ -123,7 +123,7 @@ func (e *Engine) census(w *workflowQueue, group string, l *limiter) {
 
 // countRunning counts the runs of a workflow and group that have started and not ended,
 // in all processes.
-func (e *Engine) countRunning(ctx context.Context, name line, group string) (int, error) {
+func (e *Engine) countRunning(ctx context.Context, name workflowName, group string) (int, error) {
 	if e.owner != nil {
 		return e.owner.Running(ctx, name.project, name.workflow, group)
 	}

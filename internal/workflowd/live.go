@@ -69,7 +69,7 @@ type assignment struct {
 // ticketOf returns a ticket for a run.
 func ticketOf(r *history.Run) *ticket {
 	return &ticket{
-		run: r.ID, root: r.Root, line: line{r.Project, r.Workflow}, group: r.Group, build: r.Build,
+		run: r.ID, root: r.Root, workflow: workflowName{r.Project, r.Workflow}, group: r.Group, build: r.Build,
 		priority: r.Priority, created: r.CreatedAt, started: r.Status == history.Running,
 		recoveries: r.Recoveries, external: r.Kind.External(),
 	}
@@ -235,6 +235,8 @@ func (r *liveRun) isOf(project string) bool {
 // project returns the run's project.
 func (r *liveRun) project() string { return r.log.Run.Project }
 
-func (r *liveRun) line() line { return line{r.log.Run.Project, r.log.Run.Workflow} }
+func (r *liveRun) workflowName() workflowName {
+	return workflowName{r.log.Run.Project, r.log.Run.Workflow}
+}
 
 func (r *liveRun) ended() bool { return r.log.Run.Status.Terminal() }

@@ -3,8 +3,8 @@ package workflowd
 import (
 	"context"
 
-	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 )
 
@@ -110,16 +110,8 @@ func (l *lane) do(ctx context.Context, o *op) error {
 	case err := <-decided:
 		return err
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	}
-}
-
-// contextError is the error for a caller that has given up.
-func contextError(ctx context.Context) error {
-	if ctx.Err() == context.DeadlineExceeded {
-		return cay.Errorf(cay.DeadlineExceeded, "the time that the caller allowed is over: %w", ctx.Err())
-	}
-	return cay.Errorf(cay.Canceled, "the caller gave up: %w", ctx.Err())
 }
 
 // eventSize estimates the memory of an event, in bytes.

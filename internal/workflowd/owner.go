@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 // The engine's part in sharing a database with other processes. A lane only touches runs
@@ -30,8 +31,8 @@ var errElsewhere = errors.New("the run is not this process's")
 // runs.
 var errLost = cay.Errorf(cay.Unavailable, "the workflow engine lost its database for a time: try again")
 
-// estate is the engine's state as an owner of runs.
-type estate struct {
+// ownership is the engine's state as an owner of runs.
+type ownership struct {
 	mu       sync.Mutex     // guards the fields below
 	leaving  []string       // runs to disown
 	givenUp  []string       // runs being disowned
@@ -44,7 +45,7 @@ type estate struct {
 	register chan struct{} // the registration was lost
 }
 
-func (o *estate) init() {
+func (o *ownership) init() {
 	o.inbox = make(map[int64]bool)
 	o.wake, o.claim, o.register = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	o.renewed = time.Now()
@@ -75,7 +76,7 @@ func (e *Engine) renewLoop() {
 		select {
 		case <-e.ctx.Done():
 			return
-		case <-e.estate.register:
+		case <-e.ownership.register:
 			e.registerAnew()
 			continue
 		case <-tick.C:
@@ -84,12 +85,12 @@ func (e *Engine) renewLoop() {
 		began := time.Now()
 		err := e.owner.Renew(ctx)
 		cancel()
-		e.estate.mu.Lock()
+		e.ownership.mu.Lock()
 		if err == nil {
-			e.estate.renewed = began
+			e.ownership.renewed = began
 		}
-		late := time.Since(e.estate.renewed) > lease*2/3
-		e.estate.mu.Unlock()
+		late := time.Since(e.ownership.renewed) > lease*2/3
+		e.ownership.mu.Unlock()
 		switch {
 		case e.ctx.Err() != nil:
 			return
@@ -108,19 +109,19 @@ func (e *Engine) renewLoop() {
 
 // lose drops all runs: other processes own them, or may own them.
 func (e *Engine) lose() {
-	e.estate.mu.Lock()
-	if e.estate.losing {
-		e.estate.mu.Unlock()
+	e.ownership.mu.Lock()
+	if e.ownership.losing {
+		e.ownership.mu.Unlock()
 		return
 	}
-	e.estate.losing = true
-	e.estate.mu.Unlock()
+	e.ownership.losing = true
+	e.ownership.mu.Unlock()
 	e.dispatch.clear()
 	e.timers.clear()
 	for _, l := range e.lanes {
 		l.post(l.drop)
 	}
-	token(e.estate.register)
+	token(e.ownership.register)
 }
 
 // registerAnew registers again after the registration was lost.
@@ -138,13 +139,13 @@ func (e *Engine) registerAnew() {
 		began := time.Now()
 		err := e.owner.Register(e.ctx)
 		if err == nil {
-			e.estate.mu.Lock()
-			e.estate.losing, e.estate.renewed = false, began
-			e.estate.leaving = nil
-			e.estate.mu.Unlock()
+			e.ownership.mu.Lock()
+			e.ownership.losing, e.ownership.renewed = false, began
+			e.ownership.leaving = nil
+			e.ownership.mu.Unlock()
 			e.log.Info("registered anew")
 			e.changedElsewhere("") // no notices of the time without a registration
-			token(e.estate.claim)
+			token(e.ownership.claim)
 			return
 		}
 		if !e.sleep(wait) {
@@ -167,7 +168,7 @@ func (l *lane) drop() {
 		if a := r.assign; a != nil {
 			l.e.dispatch.giveBack(a.session, a.ticket)
 		}
-		r.settled()
+		r.resetGroup()
 	}
 	l.publishStreams(errLost)
 	g.reset()
@@ -207,7 +208,7 @@ func (e *Engine) noticeLoop() {
 		select {
 		case <-e.ctx.Done():
 			return
-		case <-e.estate.claim:
+		case <-e.ownership.claim:
 			n, ok = Notice{Kind: NoticeClaim}, true
 		case n, ok = <-notices:
 		}
@@ -239,9 +240,9 @@ func (e *Engine) noticeLoop() {
 func (e *Engine) drainInbox() error {
 	for {
 		// Messages that are finished by now are not in the inbox that is read next.
-		e.estate.mu.Lock()
-		maps.DeleteFunc(e.estate.inbox, func(_ int64, over bool) bool { return over })
-		e.estate.mu.Unlock()
+		e.ownership.mu.Lock()
+		maps.DeleteFunc(e.ownership.inbox, func(_ int64, over bool) bool { return over })
+		e.ownership.mu.Unlock()
 		messages, err := e.owner.Inbox(e.ctx, inboxPage)
 		if err != nil {
 			return err
@@ -259,20 +260,20 @@ func (e *Engine) drainInbox() error {
 // takeIn asks a run's lane to carry out a message. It reports false if the message is in
 // progress, or was when the inbox was read: it may have been finished since.
 func (e *Engine) takeIn(m *Message) bool {
-	e.estate.mu.Lock()
-	_, under := e.estate.inbox[m.ID]
+	e.ownership.mu.Lock()
+	_, under := e.ownership.inbox[m.ID]
 	if !under {
-		e.estate.inbox[m.ID] = false
+		e.ownership.inbox[m.ID] = false
 	}
-	e.estate.mu.Unlock()
+	e.ownership.mu.Unlock()
 	if under {
 		return false
 	}
 	id := m.ID
 	done := func(error) {
-		e.estate.mu.Lock()
-		defer e.estate.mu.Unlock()
-		e.estate.inbox[id] = true
+		e.ownership.mu.Lock()
+		defer e.ownership.mu.Unlock()
+		e.ownership.inbox[id] = true
 	}
 	o := &op{run: m.Run, message: id, owned: true, done: done, asked: m.Event.Type == history.HookReceived}
 	var err error
@@ -335,7 +336,7 @@ func (e *Engine) send(ctx context.Context, m Message) error {
 			}
 		}
 		if ctx.Err() != nil {
-			return contextError(ctx)
+			return wire.ContextError(ctx)
 		}
 		if !e.sleep(wait) {
 			return errClosed
@@ -355,23 +356,23 @@ func (e *Engine) mayClaim() {
 	if e.owner == nil {
 		return
 	}
-	e.estate.mu.Lock()
-	starved := e.estate.starved
-	e.estate.starved = false
-	e.estate.mu.Unlock()
+	e.ownership.mu.Lock()
+	starved := e.ownership.starved
+	e.ownership.starved = false
+	e.ownership.mu.Unlock()
 	if starved {
-		token(e.estate.claim)
+		token(e.ownership.claim)
 	}
 }
 
 // claimRuns claims runs that no live process owns, as many as the workers have room for.
 func (e *Engine) claimRuns() error {
 	for {
-		e.estate.mu.Lock()
+		e.ownership.mu.Lock()
 		room := e.dispatch.room()
-		e.estate.starved = room <= 0
-		losing := e.estate.losing
-		e.estate.mu.Unlock()
+		e.ownership.starved = room <= 0
+		losing := e.ownership.losing
+		e.ownership.mu.Unlock()
 		if room <= 0 || losing {
 			return nil
 		}
@@ -409,7 +410,7 @@ func (e *Engine) serve() {
 		return cmpStrings(a.Project, b.Project, a.Workflow, b.Workflow, a.Build, b.Build)
 	})
 	e.owner.Serve(slices.Compact(all))
-	token(e.estate.claim)
+	token(e.ownership.claim)
 }
 
 // cmpStrings compares pairs of strings; the first pair that differs decides.
@@ -444,10 +445,10 @@ func (e *Engine) handOver(t *ticket) {
 		}
 		delete(l.drowsy, t.run)
 		l.leaving[t.run] = struct{}{}
-		e.estate.mu.Lock()
-		e.estate.leaving = append(e.estate.leaving, t.run)
-		e.estate.mu.Unlock()
-		token(e.estate.wake)
+		e.ownership.mu.Lock()
+		e.ownership.leaving = append(e.ownership.leaving, t.run)
+		e.ownership.mu.Unlock()
+		token(e.ownership.wake)
 	})
 }
 
@@ -458,12 +459,12 @@ func (e *Engine) disownLoop() {
 		select {
 		case <-e.ctx.Done():
 			return
-		case <-e.estate.wake:
+		case <-e.ownership.wake:
 		}
-		e.estate.mu.Lock()
-		ids := e.estate.leaving
-		e.estate.leaving, e.estate.givenUp = nil, ids
-		e.estate.mu.Unlock()
+		e.ownership.mu.Lock()
+		ids := e.ownership.leaving
+		e.ownership.leaving, e.ownership.givenUp = nil, ids
+		e.ownership.mu.Unlock()
 		if len(ids) == 0 {
 			continue
 		}
@@ -472,10 +473,10 @@ func (e *Engine) disownLoop() {
 				return
 			}
 			e.log.Warn("cannot give up runs, will try again", "error", err)
-			e.estate.mu.Lock()
-			e.estate.leaving = append(ids, e.estate.leaving...)
-			e.estate.mu.Unlock()
-			token(e.estate.wake)
+			e.ownership.mu.Lock()
+			e.ownership.leaving = append(ids, e.ownership.leaving...)
+			e.ownership.mu.Unlock()
+			token(e.ownership.wake)
 			if !e.sleep(wait) {
 				return
 			}
@@ -490,17 +491,17 @@ func (e *Engine) disownLoop() {
 				}
 			})
 		}
-		e.estate.mu.Lock()
-		e.estate.givenUp = nil
-		e.estate.mu.Unlock()
+		e.ownership.mu.Lock()
+		e.ownership.givenUp = nil
+		e.ownership.mu.Unlock()
 	}
 }
 
 // leaves reports whether this process is giving up a run at the moment.
 func (e *Engine) leaves(id string) bool {
-	e.estate.mu.Lock()
-	defer e.estate.mu.Unlock()
-	return slices.Contains(e.estate.leaving, id) || slices.Contains(e.estate.givenUp, id)
+	e.ownership.mu.Lock()
+	defer e.ownership.mu.Unlock()
+	return slices.Contains(e.ownership.leaving, id) || slices.Contains(e.ownership.givenUp, id)
 }
 
 // mine reports whether this process owns a run; it takes the run if no live process owns
@@ -539,7 +540,7 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 			after, err := b.actHere(ctx, id, decide)
 			if err != errElsewhere {
 				if err == nil && !after.Status.Terminal() {
-					e.settle(after)
+					e.requeue(after)
 				}
 				return after, err
 			}
@@ -547,7 +548,7 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 		if !leaves {
 			n++
 		} else if ctx.Err() != nil {
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 		if !e.sleep(firstRetry) {
 			break
@@ -602,9 +603,9 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 	return &log.Run, nil
 }
 
-// settle handles a run that was taken for one op: the run has to be in line for a worker,
+// requeue handles a run that was taken for one op: the run has to be in line for a worker,
 // here or in another process.
-func (e *Engine) settle(r *history.Run) {
+func (e *Engine) requeue(r *history.Run) {
 	if _, ok := e.live.Load(r.ID); ok {
 		return
 	}

@@ -17,7 +17,7 @@ func (l *lane) tooLong(r *liveRun, o *op) error {
 	if o.session == nil || len(o.events) == 0 || ends(&o.events[len(o.events)-1]) {
 		return nil
 	}
-	most := int64(l.e.dispatch.maxEvents(r.line()))
+	most := int64(l.e.dispatch.maxEvents(r.workflowName()))
 	n := r.log.Run.Events + int64(len(o.events))
 	switch {
 	case n <= most-most/10:
@@ -39,7 +39,7 @@ func (l *lane) tooLong(r *liveRun, o *op) error {
 // 80 % of its maximum number of events, and a hook's value also if values are 25 % of
 // that maximum.
 func (e *Engine) crowded(r *liveRun, typ history.Type) error {
-	most := int64(e.dispatch.maxEvents(r.line()))
+	most := int64(e.dispatch.maxEvents(r.workflowName()))
 	switch {
 	case typ == history.HookReceived && r.log.Values() >= max(most/4, 1):
 		return cay.Errorf(cay.QuotaExceeded, "hooks of run %s have received %d values, as many as they may until it is continued as a new run", r.id, r.log.Values())

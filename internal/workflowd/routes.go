@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd/protocol"
@@ -40,17 +39,11 @@ type Backends interface {
 	For(project string) workflow.Backend
 }
 
-// Accounts checks projects. *accountd.Engine implements it.
-type Accounts interface {
-	// CheckProject returns not_found unless the team has that project.
-	CheckProject(ctx context.Context, teamID, projectID string) error
-}
-
 // Routes are the handlers of an engine's HTTP API. Each decodes a request, calls the
 // backend, and encodes the answer.
 type Routes struct {
 	backends Backends
-	accounts Accounts // nil: there is one project, which every caller may use
+	accounts api.Projects // nil: there is one project, which every caller may use
 	room     *semaphore.Weighted
 
 	// Readable, if set before serving, converts payloads of other languages to JSON: see
@@ -62,7 +55,7 @@ type Routes struct {
 // NewRoutes registers the workflow routes on mux, with their descriptions. accounts is
 // nil for an embedded engine. Close the Routes before the engine, and after the server
 // has stopped taking requests.
-func NewRoutes(mux *api.Mux, backends Backends, accounts Accounts) *Routes {
+func NewRoutes(mux *api.Mux, backends Backends, accounts api.Projects) *Routes {
 	h := &Routes{backends: backends, accounts: accounts, room: semaphore.NewWeighted(roomForBodies)}
 	mux.Describe(openAPI)
 
@@ -102,33 +95,19 @@ func NewRoutes(mux *api.Mux, backends Backends, accounts Accounts) *Routes {
 // connections.
 func (h *Routes) Close() { h.workers.close() }
 
-// Project returns the project of a request: the requested project if the caller has
-// access to it, else the token's own, else the team's default.
-func (h *Routes) Project(ctx context.Context, asked string) (string, error) {
+// Project returns the project of a request; see api.Principal.Project.
+func (h *Routes) Project(ctx context.Context, requested string) (string, error) {
 	if h.accounts == nil {
-		if asked != "" {
-			return "", cay.Errorf(cay.NotFound, "project %q not found", asked).WithHint("a database of a program's own has no projects")
+		if requested != "" {
+			return "", cay.Errorf(cay.NotFound, "project %q not found", requested).WithHint("a database of a program's own has no projects")
 		}
 		return "", nil
 	}
-	p, ok := api.PrincipalFrom(ctx)
-	switch {
-	case !ok || p.TeamID == "":
-		return "", cay.Errorf(cay.Unauthenticated, "no token was given").WithHint("set CAY_TOKEN, or send an Authorization header")
-	case asked == "" && p.ProjectID != "":
-		return p.ProjectID, nil
-	case asked == "" && p.TeamID == account.DefaultTeam:
-		return account.DefaultProject, nil
-	case asked == "":
-		return "", cay.Errorf(cay.Invalid, "no project is named, and team %q has no default project", p.TeamID).
-			WithHint("name one with the parameter project, or use a token of one")
-	case p.ProjectID != "" && asked != p.ProjectID:
-		return "", cay.Errorf(cay.NotFound, "project %q not found", asked)
-	}
-	if err := h.accounts.CheckProject(ctx, p.TeamID, asked); err != nil {
+	p, err := api.RequirePrincipal(ctx)
+	if err != nil {
 		return "", err
 	}
-	return asked, nil
+	return p.Project(ctx, h.accounts, requested)
 }
 
 // backend returns the backend of the request's project. It also checks q, so take all

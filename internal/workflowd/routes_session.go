@@ -1,16 +1,11 @@
 package workflowd
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
@@ -27,15 +22,8 @@ func (h *Routes) handleAttach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if r.ProtoMajor != 1 {
-		return cay.Errorf(cay.NotSupported, "a connection of %s cannot be upgraded", r.Proto).WithHint("connect with HTTP/1.1")
-	}
-	if !upgrades(r.Header) {
-		return cay.Errorf(cay.Invalid, "the request does not ask for an upgrade to %q", wire.UpgradeStream).
-			WithHint("send the headers Connection: Upgrade and Upgrade: %s", wire.UpgradeStream)
-	}
-	if r.ContentLength != 0 {
-		return cay.Errorf(cay.Invalid, "the request has a body")
+	if err := api.CheckUpgrade(r); err != nil {
+		return err
 	}
 	worker := &worker{backend: b}
 	if !h.workers.add(worker) {
@@ -43,45 +31,8 @@ func (h *Routes) handleAttach(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer h.workers.remove(worker)
 
-	header := w.Header()
-	header.Set("Connection", "Upgrade")
-	header.Set("Upgrade", wire.UpgradeStream)
-	w.WriteHeader(http.StatusSwitchingProtocols)
-	conn, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return err
-	}
-	defer conn.Close() // the link, if any, has closed it
-	if err := errors.Join(conn.SetDeadline(time.Time{}), rw.Flush()); err != nil {
-		return nil // the worker is gone
-	}
-	// The worker's token may end before its connection does.
-	defer context.AfterFunc(r.Context(), func() { conn.Close() })()
-	worker.serve(r.Context(), wire.NewFrameConn(hijacked{conn, rw.Reader}, conn))
-	return nil
+	return api.Upgrade(w, r, func(conn *wire.FrameConn) { worker.serve(r.Context(), conn) })
 }
-
-func upgrades(h http.Header) bool {
-	if !strings.EqualFold(h.Get("Upgrade"), wire.UpgradeStream) {
-		return false
-	}
-	for _, v := range h.Values("Connection") {
-		for token := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "Upgrade") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// hijacked is a connection whose first bytes may be in a buffered reader.
-type hijacked struct {
-	net.Conn
-	r *bufio.Reader
-}
-
-func (h hijacked) Read(p []byte) (int, error) { return h.r.Read(p) }
 
 // workers are the active sessions.
 type workers struct {
@@ -264,7 +215,7 @@ func (w *worker) hello(ctx context.Context, watch *sync.WaitGroup, m *protocol.M
 }
 
 func workerInfo(h *protocol.Hello) workflow.WorkerInfo {
-	info := workflow.WorkerInfo{Name: h.Name, Build: h.Build, Accept: h.Accept, MaxRuns: h.MaxRuns, Survived: h.Survived}
+	info := workflow.WorkerInfo{Name: h.Name, Build: h.Build, Accept: h.Accept, MaxRuns: h.MaxRuns, HeldRuns: h.Survived}
 	for _, d := range h.Definitions {
 		info.Definitions = append(info.Definitions, workflow.DefinitionInfo{
 			Name: d.Name, MaxRunning: d.MaxRunning, MaxRunningPerGroup: d.MaxRunningPerGroup,

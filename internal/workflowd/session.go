@@ -64,7 +64,7 @@ func (b *backend) Attach(ctx context.Context, w workflow.WorkerInfo, r workflow.
 	})
 	e.mu.Unlock()
 	e.dispatch.attach(s)
-	if len(s.info.Survived) > 0 {
+	if len(s.info.HeldRuns) > 0 {
 		for _, l := range e.lanes {
 			l.post(func() { l.absolve(s) }) // a lane that has ended has no runs
 		}
@@ -89,8 +89,8 @@ func checkWorker(w *workflow.WorkerInfo) error {
 		}
 	}
 	setDefault(&w.MaxRuns, defaultMaxRuns)
-	w.Survived = w.Survived[:min(len(w.Survived), maxSurvived)]
-	for _, run := range w.Survived {
+	w.HeldRuns = w.HeldRuns[:min(len(w.HeldRuns), maxHeldRuns)]
+	for _, run := range w.HeldRuns {
 		if err := checkText("the id of a run that survived,", run, maxName); err != nil {
 			return err
 		}

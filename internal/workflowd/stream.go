@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -340,7 +341,7 @@ func (r *streamReader) ReadChunks(ctx context.Context) ([]workflow.Chunk, error)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		case <-r.wake:
 		case <-r.sub.wake:
 			seen := r.sub.take()

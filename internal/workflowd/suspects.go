@@ -30,8 +30,8 @@ import (
 // reconnects which runs it had: these runs have killed nothing, and their next try is not
 // charged. If another worker has such a run by then, that try is taken off the count.
 
-// maxSurvived is how many runs a worker may report as survived.
-const maxSurvived = 10_000
+// maxHeldRuns is how many runs a worker may report as survived.
+const maxHeldRuns = 10_000
 
 // aloneAfter is how many recoveries it takes until a run is tried alone in a cell.
 const aloneAfter = 6
@@ -55,7 +55,7 @@ func (d *dispatcher) outlived(project, run string) bool {
 // worker's session, or the worker's own previous one, whose loss the engine has not
 // noticed yet.
 func (l *lane) absolve(s *session) {
-	for _, id := range s.info.Survived {
+	for _, id := range s.info.HeldRuns {
 		if r := l.runs[id]; r != nil && r.session != nil && !r.held && r.log.Run.Project == s.project {
 			l.pardon(r)
 		}
@@ -131,7 +131,7 @@ func (d *dispatcher) suspectsLocked() []grant {
 // cell may never be empty. After that time its try is not charged.
 func (d *dispatcher) turnLocked(t *ticket, now time.Time) *session {
 	var best *session
-	for _, s := range d.queueLocked(t.line).serves {
+	for _, s := range d.queueLocked(t.workflow).serves {
 		if s.cell.turn == "" && s.load < s.info.MaxRuns && s.accepts(t.build) && (best == nil || s.cell.load < best.cell.load) {
 			best = s
 		}
@@ -155,7 +155,7 @@ func (d *dispatcher) turnLocked(t *ticket, now time.Time) *session {
 // strandedLocked removes the suspects whose workflow no worker of this process has.
 func (d *dispatcher) strandedLocked() (stranded []*ticket) {
 	d.suspects = slices.DeleteFunc(d.suspects, func(t *ticket) bool {
-		if slices.ContainsFunc(d.queueLocked(t.line).serves, func(s *session) bool { return s.accepts(t.build) }) {
+		if slices.ContainsFunc(d.queueLocked(t.workflow).serves, func(s *session) bool { return s.accepts(t.build) }) {
 			return false
 		}
 		stranded = append(stranded, t)

@@ -231,13 +231,13 @@ func TestSuspects_Survived(t *testing.T) {
 			}
 			h.begins(a)
 			h.die()
-			info.Survived = []string{id, "wrun_of_nobody"}
+			info.HeldRuns = []string{id, "wrun_of_nobody"}
 			if i%2 == 1 {
 				b.end()
 				b = open()
 			}
 		}
-		info.Survived = nil
+		info.HeldRuns = nil
 		h := attachMortal(t, b, info)
 		if a := h.take(id); a.assigned.Run.Recoveries != 1 {
 			t.Errorf("after a death it counts as recovered %d times", a.assigned.Run.Recoveries)
@@ -261,7 +261,7 @@ func TestSuspects_SurvivedElsewhere(t *testing.T) {
 		t.Errorf("it was recovered %d times", run.Recoveries)
 	}
 	info := of("w")
-	info.Survived = []string{id}
+	info.HeldRuns = []string{id}
 	attachMortal(t, b, info)
 	eventually(t, "its try is taken off the count", func() bool { return get(t, b, id).Recoveries == 0 })
 	other.die()

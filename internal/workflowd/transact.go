@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -30,7 +31,7 @@ func (s *session) Transact(ctx context.Context, run string, lease uint64, f func
 	events, err := s.e.transact(ctx, r, f)
 	freed := make(chan struct{})
 	if !l.post(func() {
-		l.letGo(r, events, err)
+		l.endHold(r, events, err)
 		close(freed)
 	}) {
 		return errClosed // cannot happen: lanes end after sessions
@@ -63,7 +64,7 @@ func (s *session) hold(ctx context.Context, l *lane, run string, lease uint64) (
 		return o.on, err
 	case <-ctx.Done():
 		if taken.CompareAndSwap(false, true) {
-			return nil, contextError(ctx)
+			return nil, wire.ContextError(ctx)
 		}
 	case <-s.ending:
 		if taken.CompareAndSwap(false, true) {
@@ -139,9 +140,9 @@ func (e *Engine) transact(ctx context.Context, r *liveRun, f func(ctx context.Co
 	return events, err
 }
 
-// letGo ends the hold on a run: it delivers the committed events and resumes the waiting
+// endHold ends the hold on a run: it delivers the committed events and resumes the waiting
 // ops.
-func (l *lane) letGo(r *liveRun, events []history.Event, err error) {
+func (l *lane) endHold(r *liveRun, events []history.Event, err error) {
 	r.loading, r.held = false, false
 	switch {
 	case l.runs[r.id] != r:
@@ -149,7 +150,7 @@ func (l *lane) letGo(r *liveRun, events []history.Event, err error) {
 	case err == nil:
 		r.fresh, r.mark = events, r.log.Mark()
 		l.publish(r, false)
-		if most := int64(l.e.dispatch.maxEvents(r.line())); r.log.Run.Events > most-most/10 && !r.log.Limited() {
+		if most := int64(l.e.dispatch.maxEvents(r.workflowName())); r.log.Run.Events > most-most/10 && !r.log.Limited() {
 			l.pushNow(&op{run: r.id, owned: true, events: []history.Event{{Type: history.LimitReached}}})
 		}
 	case cay.CodeOf(err) == cay.Unavailable:

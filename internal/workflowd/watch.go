@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -222,7 +223,7 @@ func (w *runWatch) await(ctx context.Context, until time.Time) error {
 	}
 	select {
 	case <-ctx.Done():
-		return contextError(ctx)
+		return wire.ContextError(ctx)
 	case <-w.wake:
 	case <-due:
 	}

@@ -58,7 +58,7 @@ func final(err error) error {
 		return err
 	}
 	switch e.Code {
-	case cay.Unavailable, cay.Internal, cay.DeadlineExceeded, cay.Canceled, cay.NoSpace:
+	case cay.Unavailable, cay.SourceUnavailable, cay.Internal, cay.DeadlineExceeded, cay.Canceled, cay.NoSpace:
 		return err
 	case cay.QuotaExceeded:
 		if e.RetryAfter > 0 {

@@ -59,7 +59,7 @@ func TestResult_Keep(t *testing.T) {
 func TestFinal(t *testing.T) {
 	for code, want := range map[cay.Code]string{
 		cay.Invalid: "fatal", cay.NotFound: "fatal", cay.Stopped: "fatal", cay.PermissionDenied: "fatal", cay.TooLarge: "fatal",
-		cay.Unavailable: "", cay.Internal: "", cay.NoSpace: "", cay.QuotaExceeded: "after 7s",
+		cay.Unavailable: "", cay.SourceUnavailable: "", cay.Internal: "", cay.NoSpace: "", cay.QuotaExceeded: "after 7s",
 	} {
 		err := cay.Errorf(code, "no")
 		if code == cay.QuotaExceeded {

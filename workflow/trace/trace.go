@@ -81,47 +81,47 @@ func parentOf(run *workflow.RunInfo) (sc trace.SpanContext, ok bool) {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.TraceFlags(flags[0]), Remote: true}), true
 }
 
-// Part is a part of a run that the run's code reports: a span whose id is derived from
-// the run's id and Key. The part is reported at its end, but steps can be in its span
+// Span is a part of a run that the run's code reports; the id of the span is derived from
+// the run's id and Key. A Span is reported at its end, but steps can be in it
 // before.
-type Part struct {
-	Key          string // identifies the part within the run
-	Above        string // Key of the enclosing part; empty: the run itself
-	Name         string
-	Begun, Ended time.Time
-	ErrorType    string // kind of the part's failure; empty: no failure
-	Attributes   []attribute.KeyValue
+type Span struct {
+	Key                string // identifies the span within the run
+	ParentKey          string // Key of the enclosing Span; empty: the run itself
+	Name               string
+	StartedAt, EndedAt time.Time
+	ErrorType          string // kind of the failure; empty: no failure
+	Attributes         []attribute.KeyValue
 }
 
-// Report reports a part of a run.
-func (o *Observer) Report(run *workflow.RunInfo, p Part) {
+// ReportSpan reports a part of a run as a span.
+func (o *Observer) ReportSpan(run *workflow.RunInfo, s Span) {
 	id, flags := traceOf(run)
-	above := spanOf(run.ID)
-	if p.Above != "" {
-		above = partOf(run.ID, p.Above)
+	parent := spanOf(run.ID)
+	if s.ParentKey != "" {
+		parent = spanIn(run.ID, s.ParentKey)
 	}
-	ctx := trace.ContextWithRemoteSpanContext(context.WithValue(context.Background(), idsKey{}, ids{id, partOf(run.ID, p.Key)}),
-		trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: above, TraceFlags: flags, Remote: true}))
-	_, span := o.tracer.Start(ctx, p.Name, trace.WithTimestamp(p.Begun), attributesOf(run, p.Attributes...))
-	if p.ErrorType != "" {
-		span.SetStatus(codes.Error, p.ErrorType)
-		span.SetAttributes(attribute.String("error.type", p.ErrorType))
+	ctx := trace.ContextWithRemoteSpanContext(context.WithValue(context.Background(), idsKey{}, ids{id, spanIn(run.ID, s.Key)}),
+		trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: parent, TraceFlags: flags, Remote: true}))
+	_, span := o.tracer.Start(ctx, s.Name, trace.WithTimestamp(s.StartedAt), attributesOf(run, s.Attributes...))
+	if s.ErrorType != "" {
+		span.SetStatus(codes.Error, s.ErrorType)
+		span.SetAttributes(attribute.String("error.type", s.ErrorType))
 	}
-	span.End(trace.WithTimestamp(p.Ended))
+	span.End(trace.WithTimestamp(s.EndedAt))
 }
 
-// Begin begins a span in a part of a run; ctx is the context of one of the run's steps.
+// StartSpan starts a span in the Span with a Key; ctx is the context of one of the run's steps.
 // The new span is linked to the span of the step.
-func (o *Observer) Begin(ctx context.Context, key, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (o *Observer) StartSpan(ctx context.Context, key, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	step := trace.SpanContextFromContext(ctx)
 	within := trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: step.TraceID(), SpanID: partOf(workflow.StepInfo(ctx).RunID, key), TraceFlags: step.TraceFlags(), Remote: true,
+		TraceID: step.TraceID(), SpanID: spanIn(workflow.StepInfo(ctx).RunID, key), TraceFlags: step.TraceFlags(), Remote: true,
 	}))
 	return o.tracer.Start(within, name, append(opts, trace.WithLinks(trace.Link{SpanContext: step}))...)
 }
 
-// partOf returns the span id of a part of a run.
-func partOf(run, key string) trace.SpanID {
+// spanIn returns the id of the Span of a run with a Key.
+func spanIn(run, key string) trace.SpanID {
 	sum := sha256.Sum256([]byte("span of " + run + " " + key))
 	return trace.SpanID(sum[:8])
 }

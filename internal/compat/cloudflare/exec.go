@@ -1,7 +1,6 @@
 package cloudflare
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -11,10 +10,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/cmdoutput"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -108,7 +107,7 @@ func (h *handler) handleExec(w http.ResponseWriter, r *http.Request) error {
 		return shaped(http.StatusBadGateway, codeExecTransport, err)
 	}
 	enc := &events{timeout: x.timeout}
-	err = api.ServeEvents(w, r, ownEvents{out}, enc)
+	err = api.ServeEvents(w, r, cmdoutput.Own(out), enc)
 	if !enc.exited && first.Command != nil {
 		h.end(ctx, sb.ID, first.Command.ID, syscall.SIGTERM)
 	}
@@ -185,20 +184,11 @@ func (e *ended) Next() (sandbox.Event, error) {
 
 func (e *ended) Close() error { return nil }
 
-// ownEvents is an Output whose events stay valid after the next one was read.
-type ownEvents struct{ sandbox.Output }
-
-func (o ownEvents) Next() (sandbox.Event, error) {
-	e, err := o.Output.Next()
-	e.Data = bytes.Clone(e.Data)
-	return e, err
-}
-
 // events writes the output of a command as server-sent events. It is an api.Encoder.
 type events struct {
 	timeout time.Duration // of the command
 
-	stdout, stderr split
+	stdout, stderr cmdoutput.Splitter
 	cursor         int64 // of the next byte of output
 	exited         bool
 }
@@ -228,7 +218,7 @@ func (v *events) Append(dst []byte, e sandbox.Event) ([]byte, error) {
 	if e.Stream == sandbox.Stderr {
 		part = &v.stderr
 	}
-	return appendData(dst, e.Stream, part.whole(e.Data)), nil
+	return appendData(dst, e.Stream, part.Whole(e.Data)), nil
 }
 
 // Held implements api.Encoder. The rest of a character may take any time to come.
@@ -236,8 +226,8 @@ func (v *events) Held() bool { return false }
 
 // Release implements api.Encoder.
 func (v *events) Release(dst []byte) []byte {
-	dst = appendData(dst, sandbox.Stdout, v.stdout.rest())
-	return appendData(dst, sandbox.Stderr, v.stderr.rest())
+	dst = appendData(dst, sandbox.Stdout, v.stdout.Rest())
+	return appendData(dst, sandbox.Stderr, v.stderr.Rest())
 }
 
 // AppendError implements api.Encoder.
@@ -259,33 +249,4 @@ func appendData(dst []byte, stream sandbox.Stream, data []byte) []byte {
 	dst = fmt.Appendf(dst, "event: %s\ndata: ", stream)
 	dst = base64.StdEncoding.AppendEncode(dst, data)
 	return append(dst, "\n\n"...)
-}
-
-// split is output that is cut between characters of UTF-8: clients decode each event by
-// itself. Bytes that are not UTF-8 pass unchanged.
-type split struct {
-	held []byte // the beginning of a character, at most 3 bytes
-}
-
-// whole returns the bytes that were held and p, without the beginning of a character at
-// their end, which is held instead.
-func (s *split) whole(p []byte) []byte {
-	p = append(s.rest(), p...)
-	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
-		if end := p[len(p)-n:]; utf8.RuneStart(end[0]) {
-			if !utf8.FullRune(end) {
-				s.held = bytes.Clone(end)
-				p = p[:len(p)-n]
-			}
-			break
-		}
-	}
-	return p
-}
-
-// rest returns the bytes that are held, and holds none.
-func (s *split) rest() []byte {
-	held := s.held
-	s.held = nil
-	return held
 }

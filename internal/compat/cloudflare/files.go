@@ -1,14 +1,11 @@
 package cloudflare
 
 import (
-	"errors"
 	"io"
 	"net/http"
-	"strconv"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -41,30 +38,7 @@ func (h *handler) handleReadFile(w http.ResponseWriter, r *http.Request) error {
 		return forCodes(http.StatusNotFound, codeFileNotFound, err, cay.FileNotFound, cay.Invalid)
 	}
 	defer src.Close() // it was only read
-	return sendFile(w, src, info.Size)
-}
-
-// sendFile answers with a file. Files of proc and sys have more content than their size
-// says, so a size is believed only when there is more than fits the buffer. A file that
-// grows ends where it ended when it was opened.
-func sendFile(w http.ResponseWriter, src io.Reader, size int64) error {
-	buf, free := api.Buffer()
-	defer free()
-	n, err := io.ReadFull(src, buf)
-	whole := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-	if err != nil && !whole {
-		return err
-	}
-	switch {
-	case whole:
-		w.Header().Set("Content-Length", strconv.Itoa(n))
-	case size > int64(n):
-		w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-		src = io.LimitReader(src, size-int64(n))
-	}
-	w.Header().Set("Content-Type", wire.TypeBytes)
-	w.WriteHeader(http.StatusOK)
-	return api.Copy(w, buf[:n], src, buf)
+	return api.SendFile(w, src, info.Size)
 }
 
 func (h *handler) handleWriteFile(w http.ResponseWriter, r *http.Request) error {

@@ -205,7 +205,7 @@ func (h *handler) ensure(ctx context.Context, id string) (*sandbox.Sandbox, erro
 		case sb.Status == sandbox.Running || sb.Status == sandbox.Paused:
 			return sb, nil // calls refuse a paused sandbox with the reason
 		}
-		woken, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Anew: sb.Status.Final() && !sb.Persistent})
+		woken, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Fresh: sb.Status.Final() && !sb.Persistent})
 		if cay.CodeOf(err) != cay.NotFound {
 			return woken, err
 		}

@@ -2,15 +2,11 @@ package vercelsandbox
 
 import (
 	"cmp"
-	"errors"
-	"io"
 	"net/http"
 	"path"
-	"strconv"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
-	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -63,28 +59,7 @@ func (h *handler) handleRead(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer src.Close() // it was only read
-
-	buf, free := api.Buffer()
-	defer free()
-	n, err := io.ReadFull(src, buf)
-	whole := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-	if err != nil && !whole {
-		return err
-	}
-	// Files of proc and sys have more content than their size says, so the size is
-	// used only for content that does not fit the buffer. A growing file ends where
-	// it ended when it was opened.
-	rest := io.Reader(src)
-	switch {
-	case whole:
-		w.Header().Set("Content-Length", strconv.Itoa(n))
-	case info.Size > int64(n):
-		w.Header().Set("Content-Length", strconv.FormatInt(info.Size, 10))
-		rest = io.LimitReader(src, info.Size-int64(n))
-	}
-	w.Header().Set("Content-Type", wire.TypeBytes)
-	w.WriteHeader(http.StatusOK)
-	return api.Copy(w, buf[:n], rest, buf)
+	return api.SendFile(w, src, info.Size)
 }
 
 func (h *handler) handleMkdir(w http.ResponseWriter, r *http.Request) error {

@@ -1,29 +1,20 @@
 package vercelsandbox
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"unicode/utf8"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/cmdoutput"
 	"github.com/cayhq/cay/sandbox"
 )
 
 // serveOutput answers with a line for each event of out, and closes out. The
 // command continues when the client leaves.
 func serveOutput(w http.ResponseWriter, r *http.Request, out sandbox.Output, l *lines) error {
-	return api.ServeLines(w, r, ownEvents{out}, l)
-}
-
-// ownEvents is an Output whose events stay valid after the next one was read.
-type ownEvents struct{ sandbox.Output }
-
-func (o ownEvents) Next() (sandbox.Event, error) {
-	e, err := o.Output.Next()
-	e.Data = bytes.Clone(e.Data)
-	return e, err
+	return api.ServeLines(w, r, cmdoutput.Own(out), l)
 }
 
 // codeStreamClosed is the code of a stream whose session ended.
@@ -118,40 +109,21 @@ func appendLine(dst []byte, v any) ([]byte, error) {
 // text decodes one stream of a command as UTF-8. Each byte that is not valid
 // UTF-8 becomes U+FFFD, so that the result does not depend on how the bytes are
 // divided into reads.
-type text struct {
-	held []byte // the first bytes of a character
-}
+type text struct{ cmdoutput.Splitter }
 
 // append appends a line with the characters that p completes. last means that no
 // more bytes follow.
 func (t *text) append(dst []byte, stream sandbox.Stream, p []byte, last bool) []byte {
-	if len(t.held) > 0 {
-		p = append(t.held, p...)
-		t.held = nil
-	}
-	if !last {
-		n := len(p) - incomplete(p)
-		t.held = bytes.Clone(p[n:])
-		p = p[:n]
+	if last {
+		p = append(t.Rest(), p...)
+	} else {
+		p = t.Whole(p)
 	}
 	if len(p) == 0 {
 		return dst
 	}
 	dst = fmt.Appendf(dst, `{"stream":"%s","data":"`, stream)
 	return append(appendText(dst, p), "\"}\n"...)
-}
-
-// incomplete returns how many bytes at the end of p may begin a character.
-func incomplete(p []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(p); n++ {
-		if end := p[len(p)-n:]; utf8.RuneStart(end[0]) {
-			if utf8.FullRune(end) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }
 
 // appendText appends the inside of a JSON text.

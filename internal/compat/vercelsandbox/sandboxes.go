@@ -93,12 +93,9 @@ func (h *handler) notMade(ctx context.Context, q *createRequest, snapshot string
 		return h.snapshotGone(ctx, snapshot, err)
 	case cay.Invalid:
 		return h.timeoutRefused(q.Timeout, err)
-	case cay.Unavailable:
-		// Clients would retry for half a minute for a source that cannot be
-		// fetched.
-		if q.Source != nil && strings.HasPrefix(err.Error(), "source: ") {
-			return shaped(http.StatusBadRequest, codeBadRequest, err)
-		}
+	case cay.SourceUnavailable:
+		// Clients retry every 5xx for half a minute.
+		return shaped(http.StatusBadRequest, codeBadRequest, err)
 	}
 	return err
 }
@@ -249,7 +246,7 @@ func (h *handler) handleGet(w http.ResponseWriter, r *http.Request) error {
 
 // resume makes a sandbox run, whatever its status.
 func (h *handler) resume(ctx context.Context, sb *sandbox.Sandbox) (*sandbox.Sandbox, error) {
-	resumed, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Anew: true})
+	resumed, err := h.Sandboxes.Resume(ctx, sb.ID, sandbox.ResumeParams{Fresh: true})
 	if cay.CodeOf(err) != cay.NotFound {
 		return resumed, err
 	}

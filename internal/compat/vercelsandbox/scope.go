@@ -21,9 +21,9 @@ func (h *handler) scope(r *http.Request) (context.Context, error) {
 	if err != nil {
 		return nil, cay.Errorf(cay.Invalid, "the query of the URL is malformed: %v", err)
 	}
-	p, ok := api.PrincipalFrom(ctx)
-	if !ok {
-		return nil, cay.Errorf(cay.Unauthenticated, "the request carries no token")
+	p, err := api.RequirePrincipal(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if team := cmp.Or(q.Get("teamId"), q.Get("slug")); team != "" && team != p.TeamID {
 		id, err := h.team(ctx, p, team)

@@ -107,7 +107,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, fill func(root s
 	m, err := boot(ctx, dir, spec, cfg, fill, saved)
 	if err == nil && fail != nil {
 		if err = fail(spec); err != nil {
-			m.end(machine.Exit{Reason: sandbox.ReasonStart, Message: err.Error()})
+			m.end(machine.Exit{Reason: sandbox.ReasonStartFailed, Message: err.Error()})
 		}
 	}
 	if err == nil && ctx.Err() != nil {

@@ -16,10 +16,10 @@ type SourceRequest struct {
 	Roots string `json:"roots,omitempty"`
 }
 
-// Fill makes the guest fetch a source, as its user, and put it into its directory, which
-// is made if it is missing. Fill does not appear among the guest's commands. When ctx
+// FetchSource makes the guest fetch a source, as its user, and put it into its directory, which
+// is made if it is missing. FetchSource does not appear among the guest's commands. When ctx
 // ends, the programs that it started are killed. Errors: invalid, executable_not_found
 // (no git), unavailable (the server cannot be reached), and errors of files.
-func (c *Client) Fill(ctx context.Context, req SourceRequest) error {
+func (c *Client) FetchSource(ctx context.Context, req SourceRequest) error {
 	return c.call(ctx, request{method: http.MethodPut, path: "/source", body: encode(req), slow: true}, nil)
 }

@@ -91,7 +91,7 @@ func (l *Link) admit(protocol string, dst netip.AddrPort) *flow {
 func (f *flow) leave() {
 	f.close(nil)
 	if f.guest != nil {
-		f.guest.settle()
+		f.guest.awaitDelivery()
 		f.guest.free()
 	}
 	if f.out != nil {

@@ -59,8 +59,8 @@ func (g *greeting) word() string {
 	return "tcp"
 }
 
-// greet reads the first bytes of a client, and the name in them.
-func (f *flow) greet(conn *guestConn) *greeting {
+// readFirstBytes reads the first bytes of a client, and the name in them.
+func (f *flow) readFirstBytes(conn *guestConn) *greeting {
 	g := new(greeting)
 	patience := f.link.egress.sniffTimeout
 	if !explains(f.dst) {
@@ -87,7 +87,7 @@ func (f *flow) greet(conn *guestConn) *greeting {
 // policy's decision d applies.
 func (f *flow) offer(conn *guestConn, d policy.Decision) {
 	l := f.link
-	g := f.greet(conn)
+	g := f.readFirstBytes(conn)
 	if g.err != nil && !isTimeout(g.err) {
 		f.denied(policy.Decision{Rule: ruleHandled, Reason: "the client left before it said whom it wants"})
 		return

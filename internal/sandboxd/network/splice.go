@@ -104,7 +104,7 @@ func (c *guestConn) await(idle func()) {
 // The stack waits as long for a guest's own end.
 const untakenTime = time.Minute
 
-// Close implements net.Conn. Written bytes are still delivered; see settle.
+// Close implements net.Conn. Written bytes are still delivered; see awaitDelivery.
 func (c *guestConn) Close() error {
 	c.once.Do(func() {
 		bound := tcpip.TCPUserTimeoutOption(untakenTime)
@@ -116,9 +116,9 @@ func (c *guestConn) Close() error {
 	return nil
 }
 
-// settle returns when the guest has taken all bytes sent to a closed connection, or when
+// awaitDelivery returns when the guest has taken all bytes sent to a closed connection, or when
 // it is clear that it will not.
-func (c *guestConn) settle() {
+func (c *guestConn) awaitDelivery() {
 	if ep, ok := c.ep.(stack.TransportEndpoint); ok {
 		ep.Wait()
 	}
@@ -394,7 +394,7 @@ func (c *inbound) leave() {
 	c.left.Do(func() {
 		l := c.link
 		l.start(func() {
-			c.settle()
+			c.awaitDelivery()
 			c.free()
 			l.share.give(connectionFloor)
 			l.mu.Lock()

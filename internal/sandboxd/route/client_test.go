@@ -38,7 +38,7 @@ func TestClient_Calls(t *testing.T) {
 		Persistent: &no, Snapshot: "snap", FilesOnly: true, Mounts: []sandbox.Mount{{Path: "/data", Drive: "d", Mode: sandbox.MountReadOnly}},
 		SnapshotExpiration: &never, Retention: &sandbox.Retention{Keep: 1},
 	}
-	list := sandbox.ListParams{ProjectID: "*", Kept: true, Status: []sandbox.Status{sandbox.Running, sandbox.Failed}, NamePrefix: "p", Tags: map[string]string{"a=b%": "c=d", "x": ""}, CreatedAfter: someTime, CreatedBefore: someTime.Add(time.Millisecond), Order: sandbox.ByName, Ascending: true, Limit: 7, Cursor: "c"}
+	list := sandbox.ListParams{ProjectID: "*", Resumable: true, Status: []sandbox.Status{sandbox.Running, sandbox.Failed}, NamePrefix: "p", Tags: map[string]string{"a=b%": "c=d", "x": ""}, CreatedAfter: someTime, CreatedBefore: someTime.Add(time.Millisecond), Order: sandbox.ByName, Ascending: true, Limit: 7, Cursor: "c"}
 	update := sandbox.UpdateParams{
 		Tags: map[string]string{"x": "y"}, Annotations: map[string]string{}, Runtime: &runtime, Network: &network, Ports: []sandbox.PortParams{}, IdleTimeout: &idle,
 		Persistent: &no, Env: map[string]string{}, Timeout: &never, VCPUs: &vcpus, MemoryMB: &mem, Mounts: []sandbox.Mount{},
@@ -58,8 +58,8 @@ func TestClient_Calls(t *testing.T) {
 		{"Stop", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Stop(ctx, "s") }, []any{"s"}, someSandbox()},
 		{"Pause", func(ctx context.Context, c *sandbox.Client) (any, error) { return c.Pause(ctx, "s") }, []any{"s"}, someSandbox()},
 		{"Resume", func(ctx context.Context, c *sandbox.Client) (any, error) {
-			return c.Resume(ctx, "s", sandbox.ResumeParams{FilesOnly: true, Anew: true})
-		}, []any{"s", sandbox.ResumeParams{FilesOnly: true, Anew: true}}, someSandbox()},
+			return c.Resume(ctx, "s", sandbox.ResumeParams{FilesOnly: true, Fresh: true})
+		}, []any{"s", sandbox.ResumeParams{FilesOnly: true, Fresh: true}}, someSandbox()},
 		{"DeleteWith", func(ctx context.Context, c *sandbox.Client) (any, error) { return nil, c.Delete(ctx, "s") }, []any{"s", sandbox.DeleteParams{}}, nil},
 		{"DeleteWith", func(ctx context.Context, c *sandbox.Client) (any, error) {
 			return nil, c.DeleteWith(ctx, "s", sandbox.DeleteParams{KeepSnapshots: true})

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/cmdoutput"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -54,7 +55,7 @@ func (h *routes) handleStart(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return api.ServeLines(w, r, ownEvents{out}, &eventEncoder{})
+	return api.ServeLines(w, r, cmdoutput.Own(out), &eventEncoder{})
 }
 
 func (h *routes) handleListCommands(w http.ResponseWriter, r *http.Request) error {
@@ -143,7 +144,7 @@ func (h *routes) handleOutput(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if !raw {
-		return api.ServeLines(w, r, ownEvents{out}, &eventEncoder{})
+		return api.ServeLines(w, r, cmdoutput.Own(out), &eventEncoder{})
 	}
 	defer out.Close() // the stream is at its end, or given up
 	setForeign(w.Header(), wire.TypeBytes)

@@ -2,24 +2,15 @@ package route
 
 import (
 	"bytes"
-	"unicode/utf8"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/cmdoutput"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
 var _ api.Encoder[sandbox.Event] = (*eventEncoder)(nil)
-
-// ownEvents is an Output whose events stay valid after the next call of Next.
-type ownEvents struct{ sandbox.Output }
-
-func (o ownEvents) Next() (sandbox.Event, error) {
-	e, err := o.Output.Next()
-	e.Data = bytes.Clone(e.Data)
-	return e, err
-}
 
 // maxChunk bounds the output in one line of a stream, in bytes.
 const maxChunk = 32 << 10
@@ -64,8 +55,8 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 		chunk := ev.Data
 		if len(chunk) > maxChunk {
 			chunk = chunk[:maxChunk]
-			chunk = chunk[:len(chunk)-partial(chunk)]
-		} else if n := partial(chunk); n > 0 {
+			chunk = chunk[:len(chunk)-cmdoutput.Partial(chunk)]
+		} else if n := cmdoutput.Partial(chunk); n > 0 {
 			e.held = sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor + int64(len(chunk)-n), Data: bytes.Clone(chunk[len(chunk)-n:])}
 			if chunk = chunk[:len(chunk)-n]; len(chunk) == 0 {
 				return dst, nil
@@ -84,18 +75,4 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 
 func (e *eventEncoder) AppendError(dst []byte, err *cay.Error) []byte {
 	return api.AppendErrorLine(dst, wire.ErrorBody{Type: "error", Error: wire.FromError(err)})
-}
-
-// partial returns how many bytes at the end of b, 0 to 3, are an incomplete character.
-func partial(b []byte) int {
-	for n := 1; n <= min(utf8.UTFMax-1, len(b)); n++ {
-		tail := b[len(b)-n:]
-		if utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -109,24 +108,6 @@ func TestEventEncoder_Property(t *testing.T) {
 		}
 		if !bytes.Equal(got, data) {
 			t.Fatalf("%q became %q", data, got)
-		}
-	})
-}
-
-func FuzzPartial(f *testing.F) {
-	for _, s := range []string{"", "a", "\xc3", "\xf0\x9f\x98", "\x80\x80", "\xff"} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		n := partial(b)
-		if n < 0 || n > 3 || n > len(b) {
-			t.Fatalf("%q: %d", b, n)
-		}
-		if utf8.Valid(b) && n != 0 {
-			t.Errorf("%q is whole, but %d", b, n)
-		}
-		if n > 0 && utf8.FullRune(b[len(b)-n:]) {
-			t.Errorf("%q: the last %d are a whole character", b, n)
 		}
 	})
 }

@@ -23,7 +23,7 @@ func TestClient_ErrorCodes(t *testing.T) {
 	t.Parallel()
 	codes := []cay.Code{
 		cay.Invalid, cay.Unauthenticated, cay.PermissionDenied, cay.NotFound, cay.FileNotFound, cay.AlreadyExists, cay.Conflict,
-		cay.Stopped, cay.ExecutableMissing, cay.TooLarge, cay.QuotaExceeded, cay.NoSpace, cay.NotSupported, cay.Unavailable,
+		cay.Stopped, cay.ExecutableMissing, cay.TooLarge, cay.QuotaExceeded, cay.NoSpace, cay.NotSupported, cay.SourceUnavailable, cay.Unavailable,
 		cay.DeadlineExceeded, cay.Canceled,
 	}
 	for _, code := range codes {

@@ -1,15 +1,12 @@
 package route
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"io"
 	"math"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -82,15 +79,8 @@ func (h *routes) handleConnect(w http.ResponseWriter, r *http.Request) error {
 // join joins the request's connection with the guest's connection that open returns; see
 // wire.UpgradeStream.
 func join(w http.ResponseWriter, r *http.Request, open func() (net.Conn, error)) error {
-	if r.ProtoMajor != 1 {
-		return cay.Errorf(cay.NotSupported, "a connection of %s cannot be upgraded", r.Proto).WithHint("connect with HTTP/1.1")
-	}
-	if !upgrades(r.Header) {
-		return cay.Errorf(cay.Invalid, "the request does not ask for an upgrade to %q", wire.UpgradeStream).
-			WithHint("send the headers Connection: Upgrade and Upgrade: %s", wire.UpgradeStream)
-	}
-	if r.ContentLength != 0 {
-		return cay.Errorf(cay.Invalid, "the request has a body")
+	if err := api.CheckUpgrade(r); err != nil {
+		return err
 	}
 	guest, err := open()
 	if err != nil {
@@ -98,45 +88,8 @@ func join(w http.ResponseWriter, r *http.Request, open func() (net.Conn, error))
 	}
 	defer guest.Close() // the error does not matter: the connection is not used any more
 
-	header := w.Header()
-	header.Set("Connection", "Upgrade")
-	header.Set("Upgrade", wire.UpgradeStream)
-	w.WriteHeader(http.StatusSwitchingProtocols)
-	conn, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return err
-	}
-	defer conn.Close() // as above
-	if err := errors.Join(conn.SetDeadline(time.Time{}), rw.Flush()); err != nil {
-		return nil // the client is gone
-	}
-	// The caller's token, or login, may end before the connection does.
-	defer context.AfterFunc(r.Context(), func() { conn.Close() })()
-	splice(wire.NewFrameConn(hijacked{conn, rw.Reader}, conn), guest, connectIdle)
-	return nil
+	return api.Upgrade(w, r, func(conn *wire.FrameConn) { splice(conn, guest, connectIdle) })
 }
-
-func upgrades(h http.Header) bool {
-	if !strings.EqualFold(h.Get("Upgrade"), wire.UpgradeStream) {
-		return false
-	}
-	for _, v := range h.Values("Connection") {
-		for token := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "Upgrade") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// hijacked is a connection whose first bytes may be in r already.
-type hijacked struct {
-	net.Conn
-	r *bufio.Reader
-}
-
-func (h hijacked) Read(p []byte) (int, error) { return h.r.Read(p) }
 
 // splice copies bytes from each connection to the other, until both have ended, one
 // broke, or no bytes moved for idle. It closes both.

@@ -161,7 +161,7 @@ func (h *routes) handleList(w http.ResponseWriter, r *http.Request) error {
 	}
 	p := sandbox.ListParams{
 		ProjectID: q.String("project"),
-		Kept:      q.Bool("kept"),
+		Resumable: q.Bool("kept"),
 
 		CreatedAfter:  q.Time("created_after"),
 		CreatedBefore: q.Time("created_before"),

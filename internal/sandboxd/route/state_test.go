@@ -20,7 +20,7 @@ func someSnapshot() *sandbox.Snapshot {
 		ParentID: "snap_parent", SandboxID: "sbx_01234567890123456789", SandboxName: "brave-otter", SessionID: "ses_01234567890123456789",
 		Image: "debian", Digest: "sha256:00", Runtime: "node24", User: "u", WorkDir: "/w", DiskMB: 8192, VCPUs: 2, MemoryMB: 4096,
 		Annotations: map[string]string{"a": "b"}, Build: "v1", SizeBytes: 1 << 40, CreatedAt: someTime, UpdatedAt: someTime, LastUsedAt: &someTime, ExpiresAt: &someTime,
-		Took: sandbox.Duration(time.Second), Paused: sandbox.Duration(20 * time.Millisecond),
+		Duration: sandbox.Duration(time.Second), Paused: sandbox.Duration(20 * time.Millisecond),
 	}
 }
 

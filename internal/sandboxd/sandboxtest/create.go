@@ -107,7 +107,7 @@ func testCreate(t *testing.T, cfg Config) {
 		_, err := u.Create(u.ctx, sandbox.CreateParams{Name: "x", Image: "missing"})
 		checktest.Code(t, err, cay.NotFound)
 		s := u.get("x")
-		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStart)
+		wantStatus(t, s, sandbox.Failed, sandbox.ReasonStartFailed)
 		if s.Message == "" {
 			t.Error("a failed sandbox does not say why")
 		}

@@ -44,7 +44,7 @@ func (u *user) onSession(ref string) map[string][]func() error {
 		},
 		"Resume": {
 			func() error { _, err := u.Resume(ctx, ref, sandbox.ResumeParams{}); return err },
-			func() error { _, err := u.Resume(ctx, ref, sandbox.ResumeParams{Anew: true}); return err },
+			func() error { _, err := u.Resume(ctx, ref, sandbox.ResumeParams{Fresh: true}); return err },
 		},
 		"CreateSnapshot": {
 			func() error { _, err := u.CreateSnapshot(ctx, ref, sandbox.SnapshotParams{}); return err },
@@ -204,7 +204,7 @@ func testEndedSession(t *testing.T, cfg Config) {
 			u.stop(s.ID)
 			t.Run("Stopped", func(t *testing.T) { u.refuses(t, first) })
 			u.leaves(t, s.ID, first, sandbox.Stopped)
-			later, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: !s.Persistent})
+			later, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Fresh: !s.Persistent})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -85,7 +85,7 @@ func testSessions(t *testing.T, cfg Config) {
 		"MemorySnapshot":     testMemorySnapshot,
 		"All":                testAllSessions,
 		"Annotations":        testAnnotations,
-		"Anew":               testAnew,
+		"Fresh":              testAnew,
 		"AnewFailed":         testAnewFailed,
 		"OneAnew":            testOneAnew,
 		"ForcedSnapshot":     testForcedSnapshot,
@@ -664,12 +664,12 @@ func testMemorySnapshot(t *testing.T, cfg Config) {
 }
 
 // testAnew checks that a sandbox that is not persistent starts anew from its last saved
-// files with Anew, and is not resumed otherwise.
+// files with Fresh, and is not resumed otherwise.
 func testAnew(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	anew := func(ref string) *sandbox.Sandbox {
 		t.Helper()
-		s, err := u.Resume(u.ctx, ref, sandbox.ResumeParams{Anew: true})
+		s, err := u.Resume(u.ctx, ref, sandbox.ResumeParams{Fresh: true})
 		if err != nil {
 			t.Fatalf("resume %s anew: %v", ref, err)
 		}
@@ -711,7 +711,7 @@ func testAnew(t *testing.T, cfg Config) {
 	if _, err := u.DeleteSnapshot(u.ctx, snap.ID, sandbox.DeleteSnapshotParams{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: true})
+	_, err = u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Fresh: true})
 	checktest.Code(t, err, cay.NotFound)
 	if !strings.Contains(err.Error(), snap.ID) {
 		t.Errorf("%q does not name the snapshot", err)
@@ -740,7 +740,7 @@ func testAnewFailed(t *testing.T, cfg Config) {
 	ended := u.ending(s.ID)
 	u.env.Kill(t, s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed, Message: "so it goes"})
 	wantStatus(t, ended(), sandbox.Failed, sandbox.ReasonCrashed)
-	again, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: true})
+	again, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Fresh: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -748,7 +748,7 @@ func testAnewFailed(t *testing.T, cfg Config) {
 	u.sh(s.ID, "true")
 }
 
-// Concurrent resumes with Anew start one session, also while the last session is ending.
+// Concurrent resumes with Fresh start one session, also while the last session is ending.
 func testOneAnew(t *testing.T, cfg Config) {
 	u := setupSaver(t, cfg)
 	s := u.create(sandbox.CreateParams{})
@@ -760,7 +760,7 @@ func testOneAnew(t *testing.T, cfg Config) {
 					t.Errorf("stop: %v", err)
 				}
 			}
-			if _, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: true}); err != nil {
+			if _, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Fresh: true}); err != nil {
 				t.Errorf("resume %d: %v", i, err)
 			}
 		})
@@ -788,7 +788,7 @@ func testForcedSnapshot(t *testing.T, cfg Config) {
 	before := u.get(s.ID)
 	for name, call := range map[string]func() error{
 		"resume": func() error { _, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{}); return err },
-		"anew":   func() error { _, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Anew: true}); return err },
+		"anew":   func() error { _, err := u.Resume(u.ctx, s.ID, sandbox.ResumeParams{Fresh: true}); return err },
 		"call":   func() error { _, err := u.Stat(u.ctx, s.ID, "/", false); return err },
 	} {
 		err := call()

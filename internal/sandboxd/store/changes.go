@@ -39,8 +39,8 @@ func (s *Store) changing(ctx context.Context, id string) (changed func()) {
 	return func() { s.opts.Watchers.Tell(sc.Team, sc.Project, id) }
 }
 
-// made notifies the watchers of sandboxes that were inserted.
-func (s *Store) made(rows ...*Row) {
+// notifyCreated notifies the watchers of sandboxes that were inserted.
+func (s *Store) notifyCreated(rows ...*Row) {
 	if s.opts.Watchers == nil {
 		return
 	}

@@ -29,8 +29,8 @@ var commandsMigration = db.Migration{Name: "commands of ended sessions", SQL: `
 		INSERT OR IGNORE INTO sandbox_commands_gone (blob) VALUES (old.commands);
 	END;`}
 
-// KeptCommands describes the kept commands of a session that ends.
-type KeptCommands struct {
+// CommandArchive describes the kept commands of a session that ends.
+type CommandArchive struct {
 	// Blob is the id of the blob that holds the commands; NoCommands if the session had
 	// no command; empty if nothing is known.
 	Blob  string
@@ -44,18 +44,18 @@ const NoCommands = "-"
 // CommandKey returns the form of a command's id in the list of ids in the database.
 func CommandKey(id string) string { return strings.TrimPrefix(id, "cmd_") + "," }
 
-// KeptSession is a session with a description of its kept commands.
-type KeptSession struct {
+// ArchivedSession is a session with a description of its kept commands.
+type ArchivedSession struct {
 	SandboxID string
 	id        string
 	Status    sandbox.Status
 	StoppedAt *time.Time
-	Commands  string // as KeptCommands.Blob
+	Commands  string // as CommandArchive.Blob
 }
 
 // setCommands records the kept commands of a session, unless nothing is known of them. If
 // the team then has more than limit bytes, the oldest commands are dropped.
-func setCommands(ctx context.Context, tx *db.Tx, session string, k KeptCommands, limit int64) error {
+func setCommands(ctx context.Context, tx *db.Tx, session string, k CommandArchive, limit int64) error {
 	if k.Blob == "" {
 		return nil
 	}
@@ -86,8 +86,8 @@ const keptColumns = `v.sandbox_id, v.id, CASE WHEN v.id = s.session_id THEN s.st
 	CASE WHEN v.id = s.session_id THEN s.stopped_at ELSE v.stopped_at END, v.commands
 	FROM sandbox_sessions v JOIN sandboxes s ON s.id = v.sandbox_id WHERE v.sandbox_id = ? AND `
 
-func (s *Store) keptSession(ctx context.Context, where string, args ...any) (*KeptSession, error) {
-	var k KeptSession
+func (s *Store) archivedSession(ctx context.Context, where string, args ...any) (*ArchivedSession, error) {
+	var k ArchivedSession
 	var stopped sql.NullInt64
 	err := s.db.QueryRow(ctx, `SELECT `+keptColumns+where, args...).Scan(&k.SandboxID, &k.id, &k.Status, &stopped, &k.Commands)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -102,49 +102,42 @@ func (s *Store) keptSession(ctx context.Context, where string, args ...any) (*Ke
 
 // LastCommands returns the session that r is restricted to, or the newest session of the
 // sandbox.
-func (s *Store) LastCommands(ctx context.Context, r *Row) (*KeptSession, error) {
-	k, err := s.keptSession(ctx, `v.id = ?`, r.ID, cmp.Or(r.Only, r.SessionID))
+func (s *Store) LastCommands(ctx context.Context, r *Row) (*ArchivedSession, error) {
+	k, err := s.archivedSession(ctx, `v.id = ?`, r.ID, cmp.Or(r.Only, r.SessionID))
 	if err == nil && k == nil {
-		k = &KeptSession{SandboxID: r.ID} // the row of the session is gone
+		k = &ArchivedSession{SandboxID: r.ID} // the row of the session is gone
 	}
 	return k, err
 }
 
 // SessionOfCommand returns the newest session that has a kept command with this id, nil
 // if none has. If r is restricted to a session, only that session is searched.
-func (s *Store) SessionOfCommand(ctx context.Context, r *Row, id string) (*KeptSession, error) {
-	return s.keptSession(ctx, `(? = '' OR v.id = ?) AND v.commands_bytes > 0 AND instr(v.command_ids, ?) > 0 ORDER BY v.number DESC LIMIT 1`,
+func (s *Store) SessionOfCommand(ctx context.Context, r *Row, id string) (*ArchivedSession, error) {
+	return s.archivedSession(ctx, `(? = '' OR v.id = ?) AND v.commands_bytes > 0 AND instr(v.command_ids, ?) > 0 ORDER BY v.number DESC LIMIT 1`,
 		r.ID, r.Only, r.Only, CommandKey(id))
 }
 
 // CommandBlobs returns the blobs that sessions refer to.
 func (s *Store) CommandBlobs(ctx context.Context) (map[string]bool, error) {
-	return s.blobs(ctx, `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
+	return s.names(ctx, "blobs of commands", `SELECT commands FROM sandbox_sessions WHERE commands_bytes > 0`)
 }
 
 // GoneCommands returns up to 1000 blobs whose files are to be removed.
 func (s *Store) GoneCommands(ctx context.Context) (map[string]bool, error) {
-	return s.blobs(ctx, `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
+	return s.names(ctx, "blobs of commands", `SELECT blob FROM sandbox_commands_gone LIMIT 1000`)
 }
 
-func (s *Store) blobs(ctx context.Context, query string) (map[string]bool, error) {
-	rows, err := s.db.Query(ctx, query)
+// names returns the set of the texts that a query selects; what names them in errors.
+func (s *Store) names(ctx context.Context, what, query string) (map[string]bool, error) {
+	all, err := db.Collect(ctx, s.db, db.Column[string], query)
 	if err != nil {
-		return nil, fmt.Errorf("read blobs of commands: %w", err)
+		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
-	defer rows.Close()
-	all := make(map[string]bool)
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, fmt.Errorf("read blobs of commands: %w", db.Error(err))
-		}
-		all[name] = true
+	set := make(map[string]bool, len(all))
+	for _, name := range all {
+		set[name] = true
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read blobs of commands: %w", db.Error(err))
-	}
-	return all, nil
+	return set, nil
 }
 
 // CommandsRemoved records that the files of a blob listed by GoneCommands are removed.

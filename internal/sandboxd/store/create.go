@@ -60,7 +60,7 @@ func (s *Store) Insert(ctx context.Context, q Request) (earlier string, err erro
 		return "", fmt.Errorf("record sandbox: %w", err)
 	}
 	if err == nil && earlier == "" {
-		s.made(q.Row)
+		s.notifyCreated(q.Row)
 	}
 	return earlier, err
 }
@@ -92,7 +92,7 @@ func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Tim
 	case !status.Valid:
 		return "", cay.Errorf(cay.Conflict, "the sandbox made with idempotency key %q was deleted", q.Key).
 			WithHint("use a new key for a new sandbox")
-	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStart:
+	case sandbox.Status(status.String) == sandbox.Failed && sandbox.Reason(reason.String) == sandbox.ReasonStartFailed:
 		if _, err := forget(ctx, tx, earlier, "", now); err != nil {
 			return "", err
 		}
@@ -105,8 +105,8 @@ func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Tim
 	return "", err
 }
 
-// Unmake removes a sandbox that failed to start, with its idempotency key.
-func (s *Store) Unmake(ctx context.Context, id string, now time.Time) error {
+// DeleteFailed removes a sandbox that failed to start, with its idempotency key.
+func (s *Store) DeleteFailed(ctx context.Context, id string, now time.Time) error {
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE sandbox_id = ?`, id); err != nil {
 			return err

@@ -28,7 +28,7 @@ const (
 	driveTables = ` FROM sandbox_drives d LEFT JOIN sandboxes s ON s.id = d.sandbox_id `
 )
 
-func scanDrive(from scanner) (*DriveRow, error) {
+func scanDrive(from db.Scanner) (*DriveRow, error) {
 	var (
 		d                 DriveRow
 		holder, holderNam sql.NullString
@@ -53,35 +53,18 @@ func driveNotFound(ref string) error {
 	return cay.Errorf(cay.NotFound, "drive %q not found", ref)
 }
 
-// querier is a database, or a transaction of it.
-type querier interface {
-	Query(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // drivesOf returns the drives that a query selects.
-func drivesOf(ctx context.Context, q querier, query string, args ...any) ([]*DriveRow, error) {
-	rows, err := q.Query(ctx, `SELECT `+driveColumns+driveTables+query, args...)
+func drivesOf(ctx context.Context, q db.Querier, query string, args ...any) ([]*DriveRow, error) {
+	all, err := db.Collect(ctx, q, scanDrive, `SELECT `+driveColumns+driveTables+query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read drives: %w", err)
-	}
-	defer rows.Close()
-	var all []*DriveRow
-	for rows.Next() {
-		d, err := scanDrive(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read drives: %w", db.Error(err))
-		}
-		all = append(all, d)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read drives: %w", db.Error(err))
 	}
 	return all, nil
 }
 
 // driveOf returns the drive with the name or id ref. Errors: not_found if the scope has
 // none.
-func driveOf(ctx context.Context, q querier, sc Scope, ref string) (*DriveRow, error) {
+func driveOf(ctx context.Context, q db.Querier, sc Scope, ref string) (*DriveRow, error) {
 	column := "name"
 	if strings.HasPrefix(ref, ident.DrivePrefix) {
 		column = "id"
@@ -153,7 +136,7 @@ func (d *DriveRow) Holder() string {
 // mountsOf returns the mounts sorted by path, with drive ids in place of names and with
 // modes set, and the drives in the same order. Errors: not_found, which names the mount;
 // invalid if a drive is mounted read-write at two paths.
-func mountsOf(ctx context.Context, q querier, sc Scope, mounts []sandbox.Mount) ([]sandbox.Mount, []*DriveRow, error) {
+func mountsOf(ctx context.Context, q db.Querier, sc Scope, mounts []sandbox.Mount) ([]sandbox.Mount, []*DriveRow, error) {
 	var (
 		resolved = slices.Clone(mounts) // a clone, because the transaction may run again with mounts
 		drives   = make([]*DriveRow, len(mounts))
@@ -348,20 +331,7 @@ func (s *Store) RemoveDrive(ctx context.Context, id string) (blobID string, err 
 
 // DriveBlobs returns the blobs that drives hold.
 func (s *Store) DriveBlobs(ctx context.Context) (map[string]bool, error) {
-	rows, err := s.db.Query(ctx, `SELECT blob_id FROM sandbox_drives WHERE blob_id <> ''`)
-	if err != nil {
-		return nil, fmt.Errorf("read drives: %w", err)
-	}
-	defer rows.Close()
-	all := make(map[string]bool)
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, fmt.Errorf("read drives: %w", db.Error(err))
-		}
-		all[id] = true
-	}
-	return all, db.Error(rows.Err())
+	return s.names(ctx, "drives", `SELECT blob_id FROM sandbox_drives WHERE blob_id <> ''`)
 }
 
 // IsDriveBlob reports whether a drive holds a blob.
@@ -370,8 +340,8 @@ func (s *Store) IsDriveBlob(ctx context.Context, id string) (is bool, err error)
 	return is, err
 }
 
-// CountKept returns how many snapshots and drives a team has, or one project of it.
-func (s *Store) CountKept(ctx context.Context, sc Scope) (snapshots, drives int, err error) {
+// CountSaved returns how many snapshots and drives a team has, or one project of it.
+func (s *Store) CountSaved(ctx context.Context, sc Scope) (snapshots, drives int, err error) {
 	err = s.db.QueryRow(ctx, `SELECT
 		(SELECT count(*) FROM sandbox_snapshots WHERE team_id = ? AND (? = '' OR project_id = ?) AND status = 'created'),
 		(SELECT count(*) FROM sandbox_drives WHERE team_id = ? AND (? = '' OR project_id = ?))`,

@@ -42,28 +42,21 @@ func (s *Store) AddFlows(ctx context.Context, flows map[string][]sandbox.Flow, k
 
 // Flows returns up to limit records of a sandbox, oldest first.
 func (s *Store) Flows(ctx context.Context, id string, p sandbox.FlowParams, limit int) ([]sandbox.Flow, error) {
-	rows, err := s.db.Query(ctx, `SELECT record, open FROM sandbox_flows
+	all, err := db.Collect(ctx, s.db, func(row db.Scanner) (f sandbox.Flow, err error) {
+		var record string
+		var open bool
+		if err := row.Scan(&record, &open); err != nil {
+			return f, err
+		}
+		if err := json.Unmarshal([]byte(record), &f); err != nil {
+			return f, fmt.Errorf("sandbox %s: a flow record: %w", id, err)
+		}
+		f.Open = open
+		return f, nil
+	}, `SELECT record, open FROM sandbox_flows
 		WHERE sandbox_id = ? AND seq > ? AND (? = '' OR verdict = ?) ORDER BY seq LIMIT ?`, id, p.After, p.Verdict, p.Verdict, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read flows: %w", err)
-	}
-	defer rows.Close()
-	var all []sandbox.Flow
-	for rows.Next() {
-		var f sandbox.Flow
-		var record string
-		var open bool
-		if err := rows.Scan(&record, &open); err != nil {
-			return nil, fmt.Errorf("read flows: %w", db.Error(err))
-		}
-		if err := json.Unmarshal([]byte(record), &f); err != nil {
-			return nil, fmt.Errorf("sandbox %s: a flow record: %w", id, err)
-		}
-		f.Open = open
-		all = append(all, f)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read flows: %w", db.Error(err))
 	}
 	return all, nil
 }

@@ -75,7 +75,7 @@ func (s *Store) InsertFork(ctx context.Context, f *Copies) error {
 		return fmt.Errorf("record forks: %w", err)
 	}
 	if err == nil {
-		s.made(f.Rows...)
+		s.notifyCreated(f.Rows...)
 	}
 	return err
 }
@@ -162,7 +162,7 @@ func (s *Store) Forked(ctx context.Context, f *Copies) (stopped int, err error) 
 		return -1, fmt.Errorf("record forks: %w", err)
 	}
 	if err == nil {
-		s.made(f.Rows...)
+		s.notifyCreated(f.Rows...)
 	}
 	return -1, err
 }

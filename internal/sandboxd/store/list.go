@@ -33,7 +33,7 @@ func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*R
 	if len(p.Status) > 0 {
 		and(`status IN (?`+strings.Repeat(`, ?`, len(p.Status)-1)+`)`, anys(p.Status)...)
 	}
-	if p.Kept {
+	if p.Resumable {
 		and(`(status NOT IN ('stopped', 'failed') OR persistent = 1)`)
 	}
 	createdWithin(and, p.CreatedAfter, p.CreatedBefore)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/patch"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -108,22 +109,14 @@ func (r *Row) showNext() {
 // saved memory.
 func (r *Row) ApplyNext() {
 	defer r.showNext()
-	if r.coming.VCPUs != nil {
-		r.VCPUs = *r.coming.VCPUs
-	}
-	if r.coming.MemoryMB != nil {
-		r.MemoryMB = *r.coming.MemoryMB
-	}
-	if r.coming.Env != nil {
-		r.Env = r.coming.Env
-	}
+	patch.Set(&r.VCPUs, r.coming.VCPUs)
+	patch.Set(&r.MemoryMB, r.coming.MemoryMB)
+	patch.SetMap(&r.Env, r.coming.Env)
 	if r.Hibernation != "" {
 		r.coming = NextSession{Mounts: r.coming.Mounts, Runtime: r.coming.Runtime}
 		return
 	}
-	if r.coming.Mounts != nil {
-		r.Mounts = r.coming.Mounts
-	}
+	patch.SetSlice(&r.Mounts, r.coming.Mounts)
 	if r.coming.Runtime != nil && *r.coming.Runtime != r.Runtime {
 		r.Runtime, r.RuntimeDigest = *r.coming.Runtime, ""
 	}
@@ -205,20 +198,8 @@ func (n NextSession) any() bool {
 
 // merge returns n with the non-nil fields of more added.
 func (n NextSession) merge(more NextSession) NextSession {
-	if more.VCPUs != nil {
-		n.VCPUs = more.VCPUs
-	}
-	if more.MemoryMB != nil {
-		n.MemoryMB = more.MemoryMB
-	}
-	if more.Env != nil {
-		n.Env = more.Env
-	}
-	if more.Mounts != nil {
-		n.Mounts = more.Mounts
-	}
-	if more.Runtime != nil {
-		n.Runtime = more.Runtime
-	}
+	n.VCPUs, n.MemoryMB, n.Runtime = cmp.Or(more.VCPUs, n.VCPUs), cmp.Or(more.MemoryMB, n.MemoryMB), cmp.Or(more.Runtime, n.Runtime)
+	patch.SetMap(&n.Env, more.Env)
+	patch.SetSlice(&n.Mounts, more.Mounts)
 	return n
 }

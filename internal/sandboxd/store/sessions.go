@@ -18,11 +18,11 @@ import (
 const maxSessions = 1000
 
 // atRest is the condition for sandboxes without a machine that can have another session
-// with Anew set. It includes sandboxes that failed to start: their image may exist by
+// with Fresh set. It includes sandboxes that failed to start: their image may exist by
 // now.
 const atRest = `status IN ('hibernated', 'stopped', 'failed')`
 
-// resumable is the condition for sandboxes that can be resumed without Anew.
+// resumable is the condition for sandboxes that can be resumed without Fresh.
 const resumable = `(` + atRest + ` AND (status = 'hibernated' OR persistent = 1))`
 
 func insertSession(ctx context.Context, tx *db.Tx, r *Row, now time.Time) error {
@@ -162,33 +162,29 @@ var sessionQuery = func() string {
 
 // sessions returns the sessions that a query selects.
 func (s *Store) sessions(ctx context.Context, where string, args ...any) ([]*SessionRow, error) {
-	rows, err := s.db.Query(ctx, sessionQuery+where, args...)
+	all, err := db.Collect(ctx, s.db, scanSession, sessionQuery+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read sessions: %w", err)
 	}
-	defer rows.Close()
-	var all []*SessionRow
-	for rows.Next() {
-		var (
-			v                = new(SessionRow)
-			timeout, created int64
-			started, stopped sql.NullInt64
-			cpu, wall        int64
-		)
-		if err := rows.Scan(&v.ID, &v.SandboxID, &v.Number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
-			&v.Status, &v.Reason, &v.Message, &timeout, &started, &stopped,
-			&cpu, &wall, &v.Usage.MemoryPeak, &v.Usage.IngressBytes, &v.Usage.EgressBytes); err != nil {
-			return nil, fmt.Errorf("read sessions: %w", db.Error(err))
-		}
-		v.Timeout, v.CreatedAt = millis(timeout), time.UnixMilli(created).UTC()
-		v.StartedAt, v.StoppedAt = nullTime(started), nullTime(stopped)
-		v.Usage.ActiveCPU, v.Usage.WallTime = millis(cpu), millis(wall)
-		all = append(all, v)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read sessions: %w", db.Error(err))
-	}
 	return all, nil
+}
+
+func scanSession(from db.Scanner) (*SessionRow, error) {
+	var (
+		v                = new(SessionRow)
+		timeout, created int64
+		started, stopped sql.NullInt64
+		cpu, wall        int64
+	)
+	if err := from.Scan(&v.ID, &v.SandboxID, &v.Number, &v.SourceID, &v.SnapshotID, &v.VCPUs, &v.MemoryMB, &created,
+		&v.Status, &v.Reason, &v.Message, &timeout, &started, &stopped,
+		&cpu, &wall, &v.Usage.MemoryPeak, &v.Usage.IngressBytes, &v.Usage.EgressBytes); err != nil {
+		return nil, err
+	}
+	v.Timeout, v.CreatedAt = millis(timeout), time.UnixMilli(created).UTC()
+	v.StartedAt, v.StoppedAt = nullTime(started), nullTime(stopped)
+	v.Usage.ActiveCPU, v.Usage.WallTime = millis(cpu), millis(wall)
+	return v, nil
 }
 
 // SessionsOf returns a page of the sessions of a sandbox, and one row more if there is
@@ -299,7 +295,7 @@ func (s *Store) EndSnapshot(ctx context.Context, r *Row) (*SnapshotRow, error) {
 // Hibernated records that a sandbox is hibernated in a snapshot of its own, with the
 // usage up to that moment. It returns false and records nothing if the sandbox was
 // neither running nor paused.
-func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usage, k KeptCommands, now time.Time) (ok bool, err error) {
+func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usage, k CommandArchive, now time.Time) (ok bool, err error) {
 	defer s.changing(ctx, snap.SandboxID)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'hibernated', hibernation_id = ?, frozen = 0, reason = '', message = '',

@@ -47,7 +47,7 @@ const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic,
 	image, digest, runtime, runtime_digest, image_env, user, workdir, disk_mb, vcpus, memory_mb, build, size_bytes,
 	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations`
 
-func (s *Store) scanSnapshot(from scanner) (*SnapshotRow, error) {
+func (s *Store) scanSnapshot(from db.Scanner) (*SnapshotRow, error) {
 	var (
 		r                SnapshotRow
 		name             sql.NullString
@@ -86,7 +86,7 @@ func (s *Store) scanSnapshot(from scanner) (*SnapshotRow, error) {
 	r.Missing = !stored && r.Status == sandbox.SnapshotCreated
 	r.CreatedAt, r.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	r.LastUsedAt, r.ExpiresAt = nullTime(used), nullTime(expires)
-	r.Took, r.Paused = millis(took), millis(paused)
+	r.Duration, r.Paused = millis(took), millis(paused)
 	return &r, nil
 }
 
@@ -112,32 +112,20 @@ func (r *SnapshotRow) Usable() error {
 var shownColumns = strings.NewReplacer("image_env", "'{}'", "guest_token", "''").Replace(snapshotColumns)
 
 // snapshotsOf returns the snapshots that a query selects, with all columns.
-func (s *Store) snapshotsOf(ctx context.Context, q querier, where string, args ...any) ([]*SnapshotRow, error) {
+func (s *Store) snapshotsOf(ctx context.Context, q db.Querier, where string, args ...any) ([]*SnapshotRow, error) {
 	return s.readSnapshots(ctx, q, snapshotColumns, where, args...)
 }
 
 // shownSnapshots returns the snapshots that a query selects, with the columns that the
 // API shows.
-func shownSnapshots(ctx context.Context, q querier, where string, args ...any) ([]*SnapshotRow, error) {
+func shownSnapshots(ctx context.Context, q db.Querier, where string, args ...any) ([]*SnapshotRow, error) {
 	return (&Store{}).readSnapshots(ctx, q, shownColumns, where, args...)
 }
 
-func (s *Store) readSnapshots(ctx context.Context, q querier, columns, where string, args ...any) ([]*SnapshotRow, error) {
-	rows, err := q.Query(ctx, `SELECT `+columns+` FROM sandbox_snapshots `+where, args...)
+func (s *Store) readSnapshots(ctx context.Context, q db.Querier, columns, where string, args ...any) ([]*SnapshotRow, error) {
+	all, err := db.Collect(ctx, q, s.scanSnapshot, `SELECT `+columns+` FROM sandbox_snapshots `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
-	}
-	defer rows.Close()
-	var all []*SnapshotRow
-	for rows.Next() {
-		r, err := s.scanSnapshot(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
-		}
-		all = append(all, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 	}
 	return all, nil
 }
@@ -201,7 +189,7 @@ func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) e
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
 		r.Image, r.Digest, r.Runtime, r.RuntimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
 		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), unixMilli(r.LastUsedAt), unixMilli(r.ExpiresAt),
-		ms(r.Took), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
+		ms(r.Duration), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
 		return SnapshotExists(r.Name)
 	}
@@ -445,21 +433,10 @@ func (s *Store) LeftSnapshots(ctx context.Context, last string, limit int) ([]st
 // removes files, so the rows are first synced: the condition then still holds after a
 // power cut.
 func (s *Store) snapshotIDs(ctx context.Context, cond, last string, limit int) ([]string, error) {
-	rows, err := s.db.Query(ctx, `SELECT id FROM sandbox_snapshots WHERE `+cond+` AND id > ? ORDER BY id LIMIT ?`, last, limit)
+	ids, err := db.Collect(ctx, s.db, db.Column[string],
+		`SELECT id FROM sandbox_snapshots WHERE `+cond+` AND id > ? ORDER BY id LIMIT ?`, last, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
-	}
-	defer rows.Close()
-	var ids []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 	}
 	if len(ids) == 0 {
 		return nil, nil
@@ -501,27 +478,19 @@ func (s *Store) SnapshotRemoved(ctx context.Context, id string) error {
 	return nil
 }
 
-// KeptSnapshots returns the ids of the snapshots that should have files. The value says
+// StoredSnapshots returns the ids of the snapshots that should have files. The value says
 // whether the files existed at the last check.
-func (s *Store) KeptSnapshots(ctx context.Context) (map[string]bool, error) {
-	rows, err := s.db.Query(ctx, `SELECT id, stored FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`)
+func (s *Store) StoredSnapshots(ctx context.Context) (map[string]bool, error) {
+	kept := make(map[string]bool)
+	_, err := db.Collect(ctx, s.db, func(row db.Scanner) (struct{}, error) {
+		var id string
+		var stored bool
+		err := row.Scan(&id, &stored)
+		kept[id] = stored
+		return struct{}{}, err
+	}, `SELECT id, stored FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`)
 	if err != nil {
 		return nil, fmt.Errorf("read snapshots: %w", err)
-	}
-	defer rows.Close()
-	kept := make(map[string]bool)
-	for rows.Next() {
-		var (
-			id     string
-			stored bool
-		)
-		if err := rows.Scan(&id, &stored); err != nil {
-			return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
-		}
-		kept[id] = stored
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read snapshots: %w", db.Error(err))
 	}
 	return kept, nil
 }

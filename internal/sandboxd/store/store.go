@@ -57,9 +57,7 @@ const columns = `id, team_id, project_id, name, status, reason, message, deletin
 	persistent, session_id, session_timeout, next, snapshot_id, hibernation_id, frozen, snapshot_expiration, retention, mounts,
 	total_cpu, total_wall, total_memory_peak, total_ingress_bytes, total_egress_bytes, annotations, status_at`
 
-type scanner interface{ Scan(dest ...any) error }
-
-func (s *Store) scan(from scanner) (*Row, error) {
+func (s *Store) scan(from db.Scanner) (*Row, error) {
 	var (
 		r                           Row
 		env, imageEnv, tags         string
@@ -180,9 +178,9 @@ func (s *Store) OfMachine(ctx context.Context, machine string) (*Row, error) {
 		WHERE id = (SELECT sandbox_id FROM sandbox_sessions v WHERE v.id = ?)`, machine)
 }
 
-// Again reads the row of a sandbox again. The new row is restricted to the same session
+// Reread reads the row of a sandbox again. The new row is restricted to the same session
 // as r, if any.
-func (s *Store) Again(ctx context.Context, r *Row) (*Row, error) {
+func (s *Store) Reread(ctx context.Context, r *Row) (*Row, error) {
 	now, err := s.Get(ctx, r.ID)
 	if err == nil {
 		now.Only = r.Only
@@ -203,21 +201,9 @@ func (s *Store) one(ctx context.Context, missing error, query string, args ...an
 }
 
 func (s *Store) all(ctx context.Context, query string, args ...any) ([]*Row, error) {
-	rows, err := s.db.Query(ctx, query, args...)
+	all, err := db.Collect(ctx, s.db, s.scan, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read sandboxes: %w", err)
-	}
-	defer rows.Close()
-	var all []*Row
-	for rows.Next() {
-		r, err := s.scan(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read sandboxes: %w", db.Error(err))
-		}
-		all = append(all, r)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read sandboxes: %w", db.Error(err))
 	}
 	return all, nil
 }
@@ -311,7 +297,7 @@ func (s *Store) Fail(ctx context.Context, id string, f Failure, now time.Time) (
 
 // Ended records the final usage of a stopping sandbox, and that nothing of its machine is
 // left. A row marked as deleting is removed.
-func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, k KeptCommands, now time.Time) error {
+func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, k CommandArchive, now time.Time) error {
 	defer s.changing(ctx, id)()
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if err := setCommands(ctx, tx, session, k, s.opts.MaxCommands); err != nil {

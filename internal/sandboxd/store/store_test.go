@@ -71,7 +71,7 @@ func TestTransitions(t *testing.T) {
 			return r != nil, err
 		}},
 		{"failResuming", []sandbox.Status{sandbox.Resuming}, func(id string) (bool, error) {
-			return s.Fail(ctx, id, Failure{sandbox.Resuming, sandbox.ReasonStart, ""}, now)
+			return s.Fail(ctx, id, Failure{sandbox.Resuming, sandbox.ReasonStartFailed, ""}, now)
 		}},
 		{"stopHibernated", []sandbox.Status{sandbox.Hibernated}, func(id string) (bool, error) { return s.StopHibernated(ctx, id, now) }},
 		{"freeze", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) { return s.SetFrozen(ctx, id, true) }},
@@ -85,13 +85,13 @@ func TestTransitions(t *testing.T) {
 			return s.BeginStop(ctx, id, sessionOf(id), End{Reason: sandbox.ReasonRequested}, now)
 		}},
 		{"failPending", []sandbox.Status{sandbox.Pending}, func(id string) (bool, error) {
-			return s.Fail(ctx, id, Failure{sandbox.Pending, sandbox.ReasonStart, ""}, now)
+			return s.Fail(ctx, id, Failure{sandbox.Pending, sandbox.ReasonStartFailed, ""}, now)
 		}},
 		{"failRunning", []sandbox.Status{sandbox.Running, sandbox.Paused}, func(id string) (bool, error) {
 			return s.Fail(ctx, id, Failure{sandbox.Running, sandbox.ReasonOOM, ""}, now)
 		}},
 		{"ended", []sandbox.Status{sandbox.Stopping, sandbox.Stopped}, func(id string) (bool, error) {
-			if err := s.Ended(ctx, id, sessionOf(id), sandbox.Usage{}, KeptCommands{}, now); err != nil {
+			if err := s.Ended(ctx, id, sessionOf(id), sandbox.Usage{}, CommandArchive{}, now); err != nil {
 				return false, err
 			}
 			return changedTo(sandbox.Stopped, id)

@@ -346,7 +346,7 @@ func (t *tenant) create() (id string, err error) {
 	s, err := t.Create(t.ctx, p)
 	if cay.CodeOf(err) == cay.AlreadyExists { // created by a life that was killed before it could report the sandbox
 		s, err = t.Get(t.ctx, "kept")
-		if err == nil && s.Reason == sandbox.ReasonStart { // or killed while the sandbox started
+		if err == nil && s.Reason == sandbox.ReasonStartFailed { // or killed while the sandbox started
 			if err = t.Delete(t.ctx, s.ID); err == nil {
 				s, err = t.Create(t.ctx, p)
 			}

@@ -69,7 +69,7 @@ func (s *Server) help(ctx context.Context, p sandbox.CommandParams) (*helper, er
 		pl.hidden = true
 		c, err = s.launch(id, pl)
 	}
-	s.table.settle(e, c, err)
+	s.table.setStarted(e, c, err)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func fill(t *testing.T, src sandbox.Source) *filled {
 			t.Fatal(err)
 		}
 	}
-	f.err = f.c.Fill(t.Context(), guest.SourceRequest{Source: src, Env: map[string]string{"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}})
+	f.err = f.c.FetchSource(t.Context(), guest.SourceRequest{Source: src, Env: map[string]string{"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}})
 	return f
 }
 
@@ -165,7 +165,7 @@ func TestSource_git(t *testing.T) {
 	t.Run("Twice", func(t *testing.T) {
 		t.Parallel()
 		f := fill(t, sandbox.Source{Type: sandbox.GitSource, URL: smart})
-		err := f.c.Fill(t.Context(), guest.SourceRequest{Source: sandbox.Source{Type: sandbox.GitSource, URL: smart}})
+		err := f.c.FetchSource(t.Context(), guest.SourceRequest{Source: sandbox.Source{Type: sandbox.GitSource, URL: smart}})
 		if f.err != nil || cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), "already") {
 			t.Errorf("got %v, then %v", f.err, err)
 		}
@@ -198,7 +198,7 @@ func TestSource_git(t *testing.T) {
 	t.Run("no git", func(t *testing.T) {
 		t.Parallel()
 		c, _ := serve(t, nil)
-		err := c.Fill(t.Context(), guest.SourceRequest{Source: sandbox.Source{Type: sandbox.GitSource, URL: smart}, Env: map[string]string{"PATH": t.TempDir()}})
+		err := c.FetchSource(t.Context(), guest.SourceRequest{Source: sandbox.Source{Type: sandbox.GitSource, URL: smart}, Env: map[string]string{"PATH": t.TempDir()}})
 		if cay.CodeOf(err) != cay.ExecutableMissing {
 			t.Errorf("got %v", err)
 		}
@@ -280,7 +280,7 @@ func TestSource_canceled(t *testing.T) {
 		c, _ := serve(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- c.Fill(ctx, guest.SourceRequest{Source: src}) }()
+		go func() { done <- c.FetchSource(ctx, guest.SourceRequest{Source: src}) }()
 		<-asked
 		cancel()
 		if err := <-done; cay.CodeOf(err) != cay.Canceled {
@@ -382,7 +382,7 @@ func TestSource_tarball(t *testing.T) {
 		t.Errorf("of an unknown authority: %v", f.err)
 	}
 	c, _ := serve(t, nil)
-	if err := c.Fill(t.Context(), guest.SourceRequest{Source: src, Roots: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))}); err != nil {
+	if err := c.FetchSource(t.Context(), guest.SourceRequest{Source: src, Roots: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))}); err != nil {
 		t.Errorf("of a known authority: %v", err)
 	}
 }

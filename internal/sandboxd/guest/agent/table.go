@@ -33,7 +33,7 @@ type commandTable struct {
 type entry struct {
 	id      string
 	number  uint64        // counts in order of start
-	settled chan struct{} // closed when cmd or err is set
+	started chan struct{} // closed when cmd or err is set
 	cmd     *command
 	err     error
 }
@@ -45,7 +45,7 @@ func newCommandTable(l Limits) *commandTable {
 // retryCommands is when to try again with too many commands running.
 const retryCommands = time.Second
 
-// reserve returns the entry of an id. If isNew, the caller must call settle. Errors:
+// reserve returns the entry of an id. If isNew, the caller must call setStarted. Errors:
 // quota_exceeded.
 func (t *commandTable) reserve(id string) (e *entry, isNew bool, err error) {
 	t.mu.Lock()
@@ -67,13 +67,13 @@ func (t *commandTable) reserve(id string) (e *entry, isNew bool, err error) {
 	}
 	t.live++
 	t.started++
-	e = &entry{id: id, number: t.started, settled: make(chan struct{})}
+	e = &entry{id: id, number: t.started, started: make(chan struct{})}
 	t.entries[id] = e
 	return e, true, nil
 }
 
-// settle sets the result of starting an entry's command. It forgets a failed command.
-func (t *commandTable) settle(e *entry, cmd *command, err error) {
+// setStarted sets the result of starting an entry's command. It forgets a failed command.
+func (t *commandTable) setStarted(e *entry, cmd *command, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.cmd, e.err = cmd, err
@@ -81,13 +81,13 @@ func (t *commandTable) settle(e *entry, cmd *command, err error) {
 		delete(t.entries, e.id)
 		t.live--
 	}
-	close(e.settled)
+	close(e.started)
 	if err == nil && (t.closed || t.quiesced) {
 		_ = cmd.signal(syscall.SIGKILL) // it slipped in
 	}
 }
 
-// finish records that a command has exited. It may be called before settle.
+// finish records that a command has exited. It may be called before setStarted.
 func (t *commandTable) finish(c *command) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +112,7 @@ func (t *commandTable) get(id string) (*command, error) {
 	e := t.entries[id]
 	t.mu.Unlock()
 	if e != nil {
-		if <-e.settled; e.err == nil && !e.cmd.hidden {
+		if <-e.started; e.err == nil && !e.cmd.hidden {
 			return e.cmd, nil
 		}
 	}
@@ -188,7 +188,7 @@ func (t *commandTable) awaitAll(ctx context.Context) bool {
 	t.mu.Unlock()
 	for _, e := range entries {
 		select {
-		case <-e.settled:
+		case <-e.started:
 		case <-ctx.Done():
 			return false
 		}
@@ -257,9 +257,9 @@ func (s *Server) start(req guest.StartRequest) (*command, error) {
 		if err == nil {
 			cmd, err = s.launch(req.ID, pl)
 		}
-		s.table.settle(e, cmd, err)
+		s.table.setStarted(e, cmd, err)
 	}
-	<-e.settled
+	<-e.started
 	return e.cmd, e.err
 }
 

@@ -17,24 +17,24 @@ const (
 	// openPatience is how long after its start an engine keeps snapshots that expired
 	// before the start: a host that has just booted may have the wrong time.
 	openPatience = 10 * time.Minute
-	// longestLook is the maximal interval between looks while any snapshot can expire:
+	// longestPause is the maximal interval between passes while any snapshot can expire:
 	// the engine is not notified when the wall clock is set, or when a sandbox stops
 	// needing a snapshot.
-	longestLook = time.Hour
-	// retryLook is the delay before a failed look is retried.
-	retryLook = time.Minute
+	longestPause = time.Hour
+	// retryPause is the delay before a failed pass is retried.
+	retryPause = time.Minute
 )
 
-// keeper wakes the goroutine that expires, deletes and checks snapshots. Each pass of
-// that goroutine is called a look; it runs on request, and when the next snapshot
+// janitor wakes the goroutine that expires, deletes and checks snapshots. Each pass of
+// that goroutine is called a pass; it runs on request, and when the next snapshot
 // expires.
-type keeper struct {
-	wake  chan struct{} // one token: run a look
+type janitor struct {
+	wake  chan struct{} // one token: run a pass
 	dirty atomic.Bool   // there may be files without a row
 	clock *clock.Steady // by this clock snapshots expire
 }
 
-func (k *keeper) look() {
+func (k *janitor) wakeUp() {
 	select {
 	case k.wake <- struct{}{}:
 	default:
@@ -44,15 +44,15 @@ func (k *keeper) look() {
 // freeSnapshots removes, in the background, the files of deleted snapshots and, after
 // SnapshotGrace, files that never got a row.
 func (e *Engine) freeSnapshots() {
-	e.keeper.dirty.Store(true)
-	e.keeper.look()
+	e.janitor.dirty.Store(true)
+	e.janitor.wakeUp()
 }
 
 // snapshotMade applies the retention of a sandbox that has a new snapshot, in the
 // background.
 func (e *Engine) snapshotMade(sandboxID string) {
 	e.background(func() {
-		n, err := e.store.Retain(e.ctx, sandboxID, e.keeper.clock.Now(), e.now())
+		n, err := e.store.Retain(e.ctx, sandboxID, e.janitor.clock.Now(), e.now())
 		if n > 0 {
 			e.at("snapshots-thinned")
 		}
@@ -62,39 +62,39 @@ func (e *Engine) snapshotMade(sandboxID string) {
 		case n > 0:
 			e.log.Info("snapshots thinned out", "sandbox", sandboxID, "deleted", n)
 		}
-		e.keeper.look() // the new snapshot may be the first to expire
+		e.janitor.wakeUp() // the new snapshot may be the first to expire
 	})
 }
 
-// keepSnapshots runs looks until the engine closes.
-func (e *Engine) keepSnapshots() {
-	k := keeping{Engine: e, clock: e.keeper.clock, dirty: true}
+// runJanitor runs passes until the engine closes.
+func (e *Engine) runJanitor() {
+	k := janitorPasses{Engine: e, clock: e.janitor.clock, dirty: true}
 	k.opened, k.openedAt = e.clock.Mono(), k.clock.Now()
 	var timer clock.Timer
 	for {
 		next, err := k.tidy(e.ctx)
 		if err != nil && e.ctx.Err() == nil {
 			e.log.Error("snapshots were not looked after", "error", err)
-			next = e.clock.Mono() + retryLook
+			next = e.clock.Mono() + retryPause
 		}
 		if next > 0 {
-			timer = e.clock.At(next, e.keeper.look)
+			timer = e.clock.At(next, e.janitor.wakeUp)
 		}
 		select {
 		case <-e.ctx.Done():
 			clock.Stop(&timer)
 			return
-		case <-e.keeper.wake:
+		case <-e.janitor.wake:
 			clock.Stop(&timer)
 		}
 	}
 }
 
-// keeping is the state that keepSnapshots holds from one look to the next.
-type keeping struct {
+// janitorPasses is the state that runJanitor holds from one pass to the next.
+type janitorPasses struct {
 	*Engine
 	clock    *clock.Steady
-	opened   time.Duration // Clock.Mono when keepSnapshots began
+	opened   time.Duration // Clock.Mono when runJanitor began
 	openedAt time.Time     // the same as wall clock time
 	// The first sweep runs at once. A further sweep runs SnapshotGrace later, as well as
 	// SnapshotGrace after files may have been left without a row.
@@ -103,8 +103,8 @@ type keeping struct {
 	sweepAt time.Duration // Clock.Mono of the next sweep; 0: none
 }
 
-// tidy runs one look, and returns the Clock.Mono of the next one; 0 if none is needed.
-func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
+// tidy runs one pass, and returns the Clock.Mono of the next one; 0 if none is needed.
+func (k *janitorPasses) tidy(ctx context.Context) (next time.Duration, err error) {
 	now, mono := k.clock.Now(), k.Engine.clock.Mono()
 	after := k.openedAt // snapshots that expired before the start are kept for openPatience
 	if mono-k.opened >= openPatience {
@@ -126,7 +126,7 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 		}
 		k.swept, k.sweepAt = true, 0
 	}
-	k.dirty = k.keeper.dirty.Swap(false) || k.dirty
+	k.dirty = k.janitor.dirty.Swap(false) || k.dirty
 	if k.dirty && k.sweepAt == 0 {
 		k.dirty, k.sweepAt = false, mono+k.cfg.Limits.SnapshotGrace
 	}
@@ -146,42 +146,42 @@ func (k *keeping) tidy(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// next returns the time of the next look.
-func (k *keeping) next(ctx context.Context, now time.Time, mono time.Duration) (time.Duration, error) {
+// next returns the time of the next pass.
+func (k *janitorPasses) next(ctx context.Context, now time.Time, mono time.Duration) (time.Duration, error) {
 	dates, err := k.store.SnapshotDates(ctx, now)
 	if err != nil {
 		return 0, err
 	}
-	var looks []time.Duration
+	var times []time.Duration
 	if dates.Expiring {
-		looks = append(looks, mono+longestLook)
+		times = append(times, mono+longestPause)
 		if settled := k.opened + openPatience; mono < settled {
-			looks = append(looks, settled)
+			times = append(times, settled)
 		}
 	}
 	if !dates.Expiry.IsZero() {
-		looks = append(looks, k.clock.At(dates.Expiry))
+		times = append(times, k.clock.At(dates.Expiry))
 	}
 	if !dates.Deleted.IsZero() {
-		looks = append(looks, k.clock.At(dates.Deleted.Add(deletedLifetime)))
+		times = append(times, k.clock.At(dates.Deleted.Add(deletedLifetime)))
 	}
 	if k.sweepAt != 0 {
-		looks = append(looks, k.sweepAt)
+		times = append(times, k.sweepAt)
 	}
-	if len(looks) == 0 {
+	if len(times) == 0 {
 		return 0, nil
 	}
-	return max(slices.Min(looks), mono+1), nil
+	return max(slices.Min(times), mono+1), nil
 }
 
 // removeFiles removes the files of deleted snapshots. Files that are being read remain,
 // without a name, until they are closed.
-func (k *keeping) removeFiles(ctx context.Context) error {
+func (k *janitorPasses) removeFiles(ctx context.Context) error {
 	return k.each(ctx, k.store.LeftSnapshots, k.removeSnapshot)
 }
 
 // each calls do for every snapshot of a list.
-func (k *keeping) each(ctx context.Context, list func(ctx context.Context, last string, limit int) ([]string, error),
+func (k *janitorPasses) each(ctx context.Context, list func(ctx context.Context, last string, limit int) ([]string, error),
 	do func(ctx context.Context, id string) error) error {
 	const batch = 100
 	for last := ""; ; {
@@ -203,7 +203,7 @@ func (k *keeping) each(ctx context.Context, list func(ctx context.Context, last 
 
 // dropMemory removes the memory of a former hibernation that is now a snapshot of files.
 // It may be called again. Damaged snapshots keep their memory.
-func (k *keeping) dropMemory(ctx context.Context, id string) error {
+func (k *janitorPasses) dropMemory(ctx context.Context, id string) error {
 	m, err := k.cfg.Snapshots.DropMemory(ctx, id)
 	switch code := cay.CodeOf(err); {
 	case code == cay.NotFound: // sweep marks the snapshot as missing
@@ -229,8 +229,8 @@ func (e *Engine) removeSnapshot(ctx context.Context, id string) error {
 
 // sweep compares rows with files: files without a row are removed if they are older than
 // SnapshotGrace, and rows without files are marked.
-func (k *keeping) sweep(ctx context.Context) error {
-	kept, err := k.store.KeptSnapshots(ctx)
+func (k *janitorPasses) sweep(ctx context.Context) error {
+	kept, err := k.store.StoredSnapshots(ctx)
 	if err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/sandboxd/cmdarchive"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
-	"github.com/cayhq/cay/internal/sandboxd/kept"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -22,34 +22,34 @@ import (
 // session: the engine then keeps nothing.
 
 const (
-	// keepPatience bounds the reading of a guest's commands.
-	keepPatience = 3 * time.Second
-	// keepGrace is the minimal age of a blob without a session that a sweep removes. A
+	// archivePatience bounds the reading of a guest's commands.
+	archivePatience = 3 * time.Second
+	// archiveGrace is the minimal age of a blob without a session that a sweep removes. A
 	// new blob has no session until the rest of the machine is saved and the row is
 	// written.
-	keepGrace = time.Hour
-	// minKept is the minimal size with which a session's commands count against the limit
+	archiveGrace = time.Hour
+	// minArchive is the minimal size with which a session's commands count against the limit
 	// in bytes, so that the limit bounds the number of sessions, too.
-	minKept = 64 << 10
+	minArchive = 64 << 10
 )
 
 const commandsFile = "commands" // name of the file in the blob
 
-// keepingCommands describes the kept commands of a machine; complete once done is closed.
-type keepingCommands struct {
+// commandArchive describes the kept commands of a machine; complete once done is closed.
+type commandArchive struct {
 	done chan struct{}
-	store.KeptCommands
+	store.CommandArchive
 }
 
-// keepCommands reads the commands of a machine that is about to end, once, and commits
+// archiveCommands reads the commands of a machine that is about to end, once, and commits
 // the blob in the background. The caller holds m.saving.
-func (e *Engine) keepCommands(ctx context.Context, m *session) {
-	if m.kept.Load() != nil || e.cfg.Commands == nil {
+func (e *Engine) archiveCommands(ctx context.Context, m *session) {
+	if m.archive.Load() != nil || e.cfg.Commands == nil {
 		return
 	}
-	k := &keepingCommands{done: make(chan struct{})}
-	m.kept.Store(k)
-	commit, err := e.askCommands(ctx, m, &k.KeptCommands)
+	k := &commandArchive{done: make(chan struct{})}
+	m.archive.Store(k)
+	commit, err := e.askCommands(ctx, m, &k.CommandArchive)
 	if err != nil {
 		e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.sandboxID, "session", m.sessionID(), "error", err)
 	}
@@ -63,7 +63,7 @@ func (e *Engine) keepCommands(ctx context.Context, m *session) {
 		defer cancel()
 		if err := commit(ctx); err != nil {
 			e.log.WarnContext(ctx, "commands of a session are not kept", "sandbox", m.sandboxID, "session", m.sessionID(), "error", err)
-			k.KeptCommands = store.KeptCommands{}
+			k.CommandArchive = store.CommandArchive{}
 			return
 		}
 		e.at("commands-kept")
@@ -73,24 +73,24 @@ func (e *Engine) keepCommands(ctx context.Context, m *session) {
 	}
 }
 
-// keptOf waits for keepCommands to complete, and returns the kept commands of a machine
+// archiveOf waits for archiveCommands to complete, and returns the kept commands of a machine
 // that has ended.
-func (m *session) keptOf() store.KeptCommands {
+func (m *session) archiveOf() store.CommandArchive {
 	if !m.hasRun() {
-		return store.KeptCommands{Blob: store.NoCommands}
+		return store.CommandArchive{Blob: store.NoCommands}
 	}
-	k := m.kept.Load()
+	k := m.archive.Load()
 	if k == nil {
-		return store.KeptCommands{}
+		return store.CommandArchive{}
 	}
 	<-k.done
-	return k.KeptCommands
+	return k.CommandArchive
 }
 
-// unkeep removes the kept commands of a machine that goes on running.
-func (e *Engine) unkeep(ctx context.Context, m *session) {
-	k := m.keptOf()
-	m.kept.Store(nil)
+// discardArchive removes the kept commands of a machine that goes on running.
+func (e *Engine) discardArchive(ctx context.Context, m *session) {
+	k := m.archiveOf()
+	m.archive.Store(nil)
 	if k.Bytes == 0 {
 		return
 	}
@@ -101,12 +101,12 @@ func (e *Engine) unkeep(ctx context.Context, m *session) {
 
 // askCommands writes the commands of a guest to the draft of a blob. commit commits the
 // draft; it is nil if there is nothing to keep.
-func (e *Engine) askCommands(ctx context.Context, m *session, k *store.KeptCommands) (commit func(context.Context) error, err error) {
+func (e *Engine) askCommands(ctx context.Context, m *session, k *store.CommandArchive) (commit func(context.Context) error, err error) {
 	if !m.commands.Load() {
 		k.Blob = store.NoCommands
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, keepPatience, cay.Errorf(cay.DeadlineExceeded, "the guest did not tell them within %v", keepPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, archivePatience, cay.Errorf(cay.DeadlineExceeded, "the guest did not tell them within %v", archivePatience))
 	defer cancel()
 	all, err := m.guest.ListCommands(ctx)
 	if err != nil {
@@ -116,7 +116,7 @@ func (e *Engine) askCommands(ctx context.Context, m *session, k *store.KeptComma
 		k.Blob = store.NoCommands
 		return nil, nil
 	}
-	all = all[:min(len(all), kept.MaxCommands)]
+	all = all[:min(len(all), cmdarchive.MaxCommands)]
 	draft, err := e.cfg.Commands.Create(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -137,13 +137,13 @@ func (e *Engine) askCommands(ctx context.Context, m *session, k *store.KeptComma
 			e.abort(draft)
 			return err
 		}
-		k.Blob, k.Bytes, k.IDs = name, max(info.Size, minKept), ids.String()
+		k.Blob, k.Bytes, k.IDs = name, max(info.Size, minArchive), ids.String()
 		return nil
 	}, nil
 }
 
 // writeCommands writes as many commands as fit and returns their number n. It writes up
-// to kept.MaxOutput bytes of the newest output for each, until kept.MaxAll bytes are
+// to cmdarchive.MaxOutput bytes of the newest output for each, until cmdarchive.MaxAll bytes are
 // used, beginning with the newest command. Output that the guest does not send in time is
 // left out.
 func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all []sandbox.Command) (n int, err error) {
@@ -156,8 +156,8 @@ func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all [
 			err = cerr
 		}
 	}()
-	w := kept.NewWriter(file)
-	left := int64(kept.MaxAll)
+	w := cmdarchive.NewWriter(file)
+	left := int64(cmdarchive.MaxAll)
 	for _, c := range all {
 		description, err := json.Marshal(c)
 		if err != nil {
@@ -166,7 +166,7 @@ func writeCommands(ctx context.Context, g *guest.Client, draft blob.Draft, all [
 		if left -= int64(len(description)); left < 0 {
 			break // the guest has invented a huge command
 		}
-		output, size := outputOf(ctx, g, &c, min(left, kept.MaxOutput))
+		output, size := outputOf(ctx, g, &c, min(left, cmdarchive.MaxOutput))
 		left -= size
 		if err := w.Add(c, output); err != nil {
 			return n, err
@@ -287,7 +287,7 @@ func (e *Engine) openCommandBlobs() {
 		return
 	}
 	sweep := func() {
-		removed, err := e.removeStrayCommands(e.ctx, keepGrace)
+		removed, err := e.removeStrayCommands(e.ctx, archiveGrace)
 		if err != nil && e.ctx.Err() == nil {
 			e.log.Error("what is left of commands was not removed", "error", err)
 		}
@@ -296,7 +296,7 @@ func (e *Engine) openCommandBlobs() {
 		}
 	}
 	e.mu.Lock()
-	e.strays = e.clock.At(e.clock.Mono()+keepGrace+time.Second, func() { e.background(sweep) })
+	e.strays = e.clock.At(e.clock.Mono()+archiveGrace+time.Second, func() { e.background(sweep) })
 	e.mu.Unlock()
 	e.background(sweep)
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
-	"github.com/cayhq/cay/internal/sandboxd/kept"
+	"github.com/cayhq/cay/internal/sandboxd/cmdarchive"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/sandboxd/usage"
 	"github.com/cayhq/cay/sandbox"
@@ -21,11 +21,11 @@ func past(err error, begun bool) bool {
 	return code == cay.NotFound || code == cay.Stopped && !begun
 }
 
-// keptCommand finds a kept command in the session ref, or in any session of the sandbox
-// ref. asked is the error of the preceding call into the guest; keptCommand returns it if
+// archivedCommand finds a kept command in the session ref, or in any session of the sandbox
+// ref. asked is the error of the preceding call into the guest; archivedCommand returns it if
 // nothing is known of the command. The caller closes the file.
-func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (*kept.File, *sandbox.Command, error) {
-	r, _, err := e.found(ctx, ref)
+func (e *Engine) archivedCommand(ctx context.Context, ref, id string, asked error) (*cmdarchive.File, *sandbox.Command, error) {
+	r, _, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -50,12 +50,12 @@ func (e *Engine) keptCommand(ctx context.Context, ref, id string, asked error) (
 	if c == nil {
 		return nil, nil, firstError(f.Close(), asked)
 	}
-	return f, settled(s, c), nil
+	return f, completeCommand(s, c), nil
 }
 
 // openCommands opens the file with a session's kept commands; nil if it was removed
 // meanwhile.
-func (e *Engine) openCommands(ctx context.Context, s *store.KeptSession) (*kept.File, error) {
+func (e *Engine) openCommands(ctx context.Context, s *store.ArchivedSession) (*cmdarchive.File, error) {
 	if e.cfg.Commands == nil {
 		return nil, nil
 	}
@@ -83,7 +83,7 @@ func (e *Engine) openCommands(ctx context.Context, s *store.KeptSession) (*kept.
 	case <-ctx.Done():
 		return nil, errors.Join(context.Cause(ctx), counted.Close())
 	}
-	return kept.Open(counted)
+	return cmdarchive.Open(counted)
 }
 
 // maxReading is how many lists of kept commands are read concurrently.
@@ -101,10 +101,10 @@ func (f *countedFile) Close() error {
 	return f.File.Close()
 }
 
-// settled fills in fields of a command that its guest did not know. A command that was
+// completeCommand fills in fields of a command that its guest did not know. A command that was
 // running when its session ended was killed then. A hibernated command continues in the
 // next session.
-func settled(s *store.KeptSession, c *sandbox.Command) *sandbox.Command {
+func completeCommand(s *store.ArchivedSession, c *sandbox.Command) *sandbox.Command {
 	c.SandboxID = s.SandboxID
 	if c.Exit == nil && s.Status != sandbox.Hibernated && s.StoppedAt != nil {
 		c.Exit = &sandbox.Exit{Code: 137, Signal: 9, At: *s.StoppedAt, Duration: usage.Millis(max(0, s.StoppedAt.Sub(c.StartedAt)))}
@@ -112,19 +112,19 @@ func settled(s *store.KeptSession, c *sandbox.Command) *sandbox.Command {
 	return c
 }
 
-// getKept returns a kept command; see keptCommand.
-func (e *Engine) getKept(ctx context.Context, ref, id string, asked error) (*sandbox.Command, error) {
-	f, c, err := e.keptCommand(ctx, ref, id, asked)
+// getArchived returns a kept command; see archivedCommand.
+func (e *Engine) getArchived(ctx context.Context, ref, id string, asked error) (*sandbox.Command, error) {
+	f, c, err := e.archivedCommand(ctx, ref, id, asked)
 	if err != nil {
 		return nil, err
 	}
 	return c, f.Close()
 }
 
-// listKept returns the commands of the session ref, or of the newest session of the
+// listArchived returns the commands of the session ref, or of the newest session of the
 // sandbox ref.
-func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandbox.Command, error) {
-	r, _, err := e.found(ctx, ref)
+func (e *Engine) listArchived(ctx context.Context, ref string, asked error) ([]sandbox.Command, error) {
+	r, _, err := e.lookup(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (e *Engine) listKept(ctx context.Context, ref string, asked error) ([]sandb
 	}
 	all := f.Commands()
 	for i := range all {
-		settled(s, &all[i])
+		completeCommand(s, &all[i])
 	}
 	return all, f.Close()
 }

@@ -12,9 +12,9 @@ import (
 // us is the gateway's name in providerMetadata.
 const us = "gateway"
 
-// pieceJSON is a stream part of specification 4.
-type pieceJSON struct {
-	Type     PieceType       `json:"type"`
+// streamPartJSON is a stream part of specification 4.
+type streamPartJSON struct {
+	Type     StreamPartType  `json:"type"`
 	ID       string          `json:"id"`
 	Delta    string          `json:"delta"`
 	CallID   string          `json:"toolCallId"`
@@ -22,11 +22,11 @@ type pieceJSON struct {
 	Input    json.RawMessage `json:"input"`
 	Result   json.RawMessage `json:"result"`
 
-	IsError     bool   `json:"isError"`
-	Preliminary bool   `json:"preliminary"`
-	Dynamic     bool   `json:"dynamic"`
-	ByProvider  bool   `json:"providerExecuted"`
-	ApprovalID  string `json:"approvalId"`
+	IsError          bool   `json:"isError"`
+	Preliminary      bool   `json:"preliminary"`
+	Dynamic          bool   `json:"dynamic"`
+	ProviderExecuted bool   `json:"providerExecuted"`
+	ApprovalID       string `json:"approvalId"`
 
 	MediaType  string          `json:"mediaType"`
 	Filename   string          `json:"filename"`
@@ -68,14 +68,14 @@ type usageJSON struct {
 	} `json:"outputTokens"`
 }
 
-// readPiece reads an event of an answer. It returns nil for an event without a
+// readStreamPart reads an event of an answer. It returns nil for an event without a
 // meaning here. Errors: unavailable for an invalid event; the model's error.
-func readPiece(data []byte) (*Piece, error) {
-	var w pieceJSON
+func readStreamPart(data []byte) (*StreamPart, error) {
+	var w streamPartJSON
 	if err := json.Unmarshal(data, &w); err != nil {
 		return nil, cay.Errorf(cay.Unavailable, "the gateway sent an event that is no part of an answer: %w", err)
 	}
-	p := &Piece{Type: w.Type, ID: w.ID, Metadata: w.Metadata}
+	p := &StreamPart{Type: w.Type, ID: w.ID, Metadata: w.Metadata}
 	ours := metadata{}
 	if raw, ok := p.Metadata[us]; ok {
 		_ = json.Unmarshal(raw, &ours) // unreadable metadata is left out
@@ -86,38 +86,38 @@ func readPiece(data []byte) (*Piece, error) {
 		p.Metadata = nil
 	}
 	switch w.Type {
-	case PieceStart:
+	case StreamStart:
 		for _, warning := range w.Warnings {
 			p.Warnings = append(p.Warnings, warning.String())
 		}
-	case PieceResponse:
+	case StreamResponse:
 		p.ResponseID, p.ID, p.Model = w.ID, "", w.ModelID
-	case PieceTextStart, PieceTextEnd, PieceReasoningStart, PieceReasoningEnd, PieceInputEnd:
-	case PieceTextDelta, PieceReasoningDelta, PieceInputDelta:
+	case StreamTextStart, StreamTextEnd, StreamReasoningStart, StreamReasoningEnd, StreamToolInputEnd:
+	case StreamTextDelta, StreamReasoningDelta, StreamToolInputDelta:
 		p.Delta = w.Delta
-	case PieceInputStart:
-		p.ToolName, p.ByProvider, p.Dynamic = w.ToolName, w.ByProvider, w.Dynamic
-	case PieceToolCall:
-		p.ID, p.ToolName, p.ByProvider, p.Dynamic = w.CallID, w.ToolName, w.ByProvider, w.Dynamic
+	case StreamToolInputStart:
+		p.ToolName, p.ProviderExecuted, p.Dynamic = w.ToolName, w.ProviderExecuted, w.Dynamic
+	case StreamToolCall:
+		p.ID, p.ToolName, p.ProviderExecuted, p.Dynamic = w.CallID, w.ToolName, w.ProviderExecuted, w.Dynamic
 		if p.Input = string(w.Input); len(w.Input) > 0 && w.Input[0] == '"' {
 			_ = json.Unmarshal(w.Input, &p.Input) // a string, as it was unmarshaled before
 		}
-	case PieceToolResult:
+	case StreamToolResult:
 		p.ID, p.ToolName, p.Dynamic = w.CallID, w.ToolName, w.Dynamic
 		p.Result, p.IsError, p.Preliminary = w.Result, w.IsError, w.Preliminary
-	case PieceApproval:
+	case StreamApproval:
 		p.ID, p.ApprovalID = w.CallID, w.ApprovalID
-	case PieceFile, PieceReasoningFile:
+	case StreamFile, StreamReasoningFile:
 		var part Part
 		if err := part.readFile(&partJSON{MediaType: w.MediaType, Filename: w.Filename, Data: w.Data}); err != nil {
 			return nil, cay.Errorf(cay.Unavailable, "the gateway sent a file that is none: %w", err)
 		}
 		p.File = part.File
-	case PieceSource:
+	case StreamSource:
 		p.Source = &Source{ID: w.ID, URL: w.URL, Title: w.Title, MediaType: w.MediaType, Filename: w.Filename}
-	case PieceCustom:
+	case StreamCustom:
 		p.Kind = w.Kind
-	case PieceFinish:
+	case StreamFinish:
 		p.Reason = readReason(w.Finish)
 		p.Usage = w.Usage.usage(ours)
 		for _, warning := range ours.Warnings {
@@ -128,7 +128,7 @@ func readPiece(data []byte) (*Piece, error) {
 	case "raw", "ping":
 		return nil, nil
 	default:
-		return &Piece{Type: PieceStart, Warnings: []string{fmt.Sprintf("the answer had a part of the type %.64q, which is not known here", w.Type)}}, nil
+		return &StreamPart{Type: StreamStart, Warnings: []string{fmt.Sprintf("the answer had a part of the type %.64q, which is not known here", w.Type)}}, nil
 	}
 	return p, nil
 }

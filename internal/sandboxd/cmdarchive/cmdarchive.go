@@ -1,4 +1,4 @@
-// Package kept defines the file in which the commands of an ended session and their
+// Package cmdarchive defines the file in which the commands of an ended session and their
 // output are kept.
 //
 //	for each command that wrote something: its output, as frames of the guest's
@@ -8,7 +8,7 @@
 //
 // The commands come from a guest, and the guest client has checked them; the daemon
 // writes the file.
-package kept
+package cmdarchive
 
 import (
 	"encoding/binary"
