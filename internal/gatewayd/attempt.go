@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // Limits of the attempts of one call.

@@ -14,7 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // This file passes bytes between a client and a provider that speak the same format. A

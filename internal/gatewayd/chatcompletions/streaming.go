@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // NewReader returns the decoder of a streamed answer. The reader also accepts a whole

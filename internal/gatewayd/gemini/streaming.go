@@ -7,7 +7,7 @@ import (
 	"io"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // NewReader returns the decoder of a streamed answer. The stream is complete if it ends

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // event is a stream event of any type.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // capital converts events with a b to capitals, drops events with a c, doubles events

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // show returns an event as text, for comparison.
