@@ -17,7 +17,7 @@ func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error
 	if _, err := Version(head); err != nil {
 		return nil, err
 	}
-	c, r := new(hub.RerankCall), new(reader)
+	c, r := new(hub.RerankCall), new(callReader)
 	query := false
 	r.members(r.open(body), "", func(name, path string, v gjson.Result) {
 		switch name {
@@ -51,7 +51,7 @@ func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error
 }
 
 // documents decodes {type: text | object, values: [...]}.
-func (r *reader) documents(c *hub.RerankCall, v gjson.Result, path string) {
+func (r *callReader) documents(c *hub.RerankCall, v gjson.Result, path string) {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return

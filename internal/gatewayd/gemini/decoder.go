@@ -11,9 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// assembler turns answers into events, whether the answer is whole or streamed: a whole
+// decoder turns answers into events, whether the answer is whole or streamed: a whole
 // answer is treated as a stream of one event.
-type assembler struct {
+type decoder struct {
 	target *hub.Target
 	out    []hub.Event
 	done   bool
@@ -45,63 +45,63 @@ type openCall struct {
 	input strings.Builder
 }
 
-func (a *assembler) emit(e hub.Event) { a.out = append(a.out, e) }
+func (d *decoder) emit(e hub.Event) { d.out = append(d.out, e) }
 
-func (a *assembler) fail(e *hub.Error) {
-	if !a.done {
-		a.done = true
-		a.emit(hub.Event{Kind: hub.Failure, Err: e})
+func (d *decoder) fail(e *hub.Error) {
+	if !d.done {
+		d.done = true
+		d.emit(hub.Event{Kind: hub.Failure, Err: e})
 	}
 }
 
 // add processes a whole answer or an event.
-func (a *assembler) add(g *generated) {
+func (d *decoder) add(g *generated) {
 	if !hub.IsNull(g.Error) {
-		a.fail(inStream(a.target, g.Error))
+		d.fail(inStream(d.target, g.Error))
 		return
 	}
-	if !a.started {
-		a.started = true
-		a.emit(hub.Event{Kind: hub.Start})
+	if !d.started {
+		d.started = true
+		d.emit(hub.Event{Kind: hub.Start})
 	}
 	now := hub.Response{ID: g.ResponseID, Model: g.ModelVersion, Created: g.CreateTime.UTC()}
 	if g.CreateTime.IsZero() {
 		now.Created = g.CreateTime
 	}
-	if now != a.response && now != (hub.Response{}) && a.response == (hub.Response{}) {
-		a.response = now
-		a.emit(hub.Event{Kind: hub.Metadata, Response: now})
+	if now != d.response && now != (hub.Response{}) && d.response == (hub.Response{}) {
+		d.response = now
+		d.emit(hub.Event{Kind: hub.Metadata, Response: now})
 	}
-	if u := g.UsageMetadata; u != nil && (u.counts() || a.usage == nil) {
-		a.usage = u
+	if u := g.UsageMetadata; u != nil && (u.counts() || d.usage == nil) {
+		d.usage = u
 	}
 	if !hub.IsNull(g.PromptFeedback) {
 		var feedback struct{ BlockReason string }
 		if json.Unmarshal(g.PromptFeedback, &feedback) == nil {
-			a.blocked = feedback.BlockReason
+			d.blocked = feedback.BlockReason
 		}
-		a.options.SetRaw(optProvider, "promptFeedback", hub.Compact(g.PromptFeedback))
+		d.options.SetRaw(optProvider, "promptFeedback", hub.Compact(g.PromptFeedback))
 	}
 	if len(g.Candidates) == 0 {
 		return
 	}
 	c := &g.Candidates[0]
 	for i := range c.Content.Parts {
-		if a.parts++; a.parts > maxParts {
-			a.fail(broken(a.target, "the answer has too many parts", nil))
+		if d.parts++; d.parts > maxParts {
+			d.fail(broken(d.target, "the answer has too many parts", nil))
 		}
-		if a.done {
+		if d.done {
 			return
 		}
-		a.part(&c.Content.Parts[i])
+		d.part(&c.Content.Parts[i])
 	}
-	a.candidate(c)
+	d.candidate(c)
 }
 
 // candidate processes the candidate's members other than parts.
-func (a *assembler) candidate(c *candidate) {
+func (d *decoder) candidate(c *candidate) {
 	if c.FinishReason != "" {
-		a.finish, a.message = c.FinishReason, c.FinishMessage
+		d.finish, d.message = c.FinishReason, c.FinishMessage
 	}
 	for _, m := range []struct {
 		name string
@@ -111,51 +111,51 @@ func (a *assembler) candidate(c *candidate) {
 		{"safetyRatings", c.SafetyRatings}, {"citationMetadata", c.CitationMetadata},
 	} {
 		if !hub.IsNull(m.raw) {
-			a.options.SetRaw(optProvider, m.name, hub.Compact(m.raw))
+			d.options.SetRaw(optProvider, m.name, hub.Compact(m.raw))
 		}
 	}
-	a.grounding(c.GroundingMetadata)
+	d.grounding(c.GroundingMetadata)
 }
 
-func (a *assembler) part(p *part) {
+func (d *decoder) part(p *part) {
 	switch {
 	case p.Text != nil:
-		a.text(*p.Text, p)
+		d.text(*p.Text, p)
 	case p.FunctionCall != nil:
-		a.functionCall(p)
+		d.functionCall(p)
 	case p.InlineData != nil || p.FileData != nil:
-		a.file(p)
+		d.file(p)
 	case p.ExecutableCode != nil || p.CodeExecution != nil:
-		a.code(p)
+		d.code(p)
 	case len(p.raw) > 0:
-		a.custom(p)
+		d.custom(p)
 	}
 }
 
 // text appends to the open text block. A signature closes the block, since it signs the
 // whole block; with an empty text, the signature belongs to the block before.
-func (a *assembler) text(s string, p *part) {
+func (d *decoder) text(s string, p *part) {
 	if s == "" && p.Signature == "" {
 		return
 	}
-	if a.open == "" || a.thought != p.Thought {
-		a.close(nil)
-		a.thought = p.Thought
-		a.open = strconv.Itoa(a.blocks)
-		a.blocks++
-		a.emit(hub.Event{Kind: a.kind(hub.TextStart), ID: a.open})
+	if d.open == "" || d.thought != p.Thought {
+		d.close(nil)
+		d.thought = p.Thought
+		d.open = strconv.Itoa(d.blocks)
+		d.blocks++
+		d.emit(hub.Event{Kind: d.kind(hub.TextStart), ID: d.open})
 	}
 	if s != "" {
-		a.emit(hub.Event{Kind: a.kind(hub.TextDelta), ID: a.open, Delta: s})
+		d.emit(hub.Event{Kind: d.kind(hub.TextDelta), ID: d.open, Delta: s})
 	}
 	if p.Signature != "" {
-		a.close(p.options())
+		d.close(p.options())
 	}
 }
 
 // kind returns the reasoning variant of k if the open block is reasoning.
-func (a *assembler) kind(k hub.EventKind) hub.EventKind {
-	if a.thought {
+func (d *decoder) kind(k hub.EventKind) hub.EventKind {
+	if d.thought {
 		return k + hub.ReasoningStart - hub.TextStart
 	}
 	return k
@@ -170,20 +170,20 @@ func (p *part) options() hub.Options {
 }
 
 // close closes the open text block.
-func (a *assembler) close(o hub.Options) {
-	if a.open != "" {
-		a.emit(hub.Event{Kind: a.kind(hub.TextEnd), ID: a.open, Options: o})
-		a.open = ""
+func (d *decoder) close(o hub.Options) {
+	if d.open != "" {
+		d.emit(hub.Event{Kind: d.kind(hub.TextEnd), ID: d.open, Options: o})
+		d.open = ""
 	}
 }
 
-func (a *assembler) functionCall(p *part) {
+func (d *decoder) functionCall(p *part) {
 	c := p.FunctionCall
-	a.close(nil)
+	d.close(nil)
 	if c.Name != "" {
-		a.endCall()
-		if a.calls++; a.calls > maxCalls {
-			a.fail(broken(a.target, "the answer has too many tool calls", nil))
+		d.endCall()
+		if d.calls++; d.calls > maxCalls {
+			d.fail(broken(d.target, "the answer has too many tool calls", nil))
 			return
 		}
 		id := c.ID
@@ -193,57 +193,57 @@ func (a *assembler) functionCall(p *part) {
 		} else {
 			o.Set(optProvider, optID, id)
 		}
-		a.client = true
-		a.call = &openCall{part: hub.Part{Kind: hub.ToolCallPart, Call: &hub.ToolCall{ID: id, Name: c.Name}, Options: o}}
-		a.emit(hub.Event{Kind: hub.InputStart, ID: id, Name: c.Name, Options: o})
-	} else if a.call != nil {
-		a.call.part.Options.Merge(p.options())
+		d.client = true
+		d.call = &openCall{part: hub.Part{Kind: hub.ToolCallPart, Call: &hub.ToolCall{ID: id, Name: c.Name}, Options: o}}
+		d.emit(hub.Event{Kind: hub.InputStart, ID: id, Name: c.Name, Options: o})
+	} else if d.call != nil {
+		d.call.part.Options.Merge(p.options())
 	}
-	if a.call == nil {
+	if d.call == nil {
 		if len(c.PartialArgs) > 0 || !hub.IsNull(c.Args) {
-			a.fail(broken(a.target, "the answer has a tool call without a name", nil))
+			d.fail(broken(d.target, "the answer has a tool call without a name", nil))
 		}
 		return
 	}
-	if !hub.IsNull(c.Args) && len(c.PartialArgs) == 0 && a.call.input.Len() == 0 && (!c.WillContinue || string(hub.Compact(c.Args)) != "{}") {
-		a.input(string(hub.Compact(c.Args)))
-		a.endCall()
+	if !hub.IsNull(c.Args) && len(c.PartialArgs) == 0 && d.call.input.Len() == 0 && (!c.WillContinue || string(hub.Compact(c.Args)) != "{}") {
+		d.input(string(hub.Compact(c.Args)))
+		d.endCall()
 		return
 	}
 	for i := range c.PartialArgs {
-		s, err := a.call.args.add(&c.PartialArgs[i])
+		s, err := d.call.args.add(&c.PartialArgs[i])
 		if err != nil {
-			a.fail(broken(a.target, err.Error(), err))
+			d.fail(broken(d.target, err.Error(), err))
 			return
 		}
-		a.input(s)
+		d.input(s)
 	}
 	if !c.WillContinue {
-		a.endCall()
+		d.endCall()
 	}
 }
 
-func (a *assembler) input(s string) {
+func (d *decoder) input(s string) {
 	if s != "" {
-		a.call.input.WriteString(s)
-		a.emit(hub.Event{Kind: hub.InputDelta, ID: a.call.part.Call.ID, Delta: s})
+		d.call.input.WriteString(s)
+		d.emit(hub.Event{Kind: hub.InputDelta, ID: d.call.part.Call.ID, Delta: s})
 	}
 }
 
 // endCall closes the open function call.
-func (a *assembler) endCall() {
-	if a.call == nil {
+func (d *decoder) endCall() {
+	if d.call == nil {
 		return
 	}
-	a.input(a.call.args.end())
-	if a.call.input.Len() == 0 { // a function without arguments
-		a.input("{}")
+	d.input(d.call.args.end())
+	if d.call.input.Len() == 0 { // a function without arguments
+		d.input("{}")
 	}
-	p := a.call.part
-	p.Call.Input = a.call.input.String()
-	a.call = nil
-	a.emit(hub.Event{Kind: hub.InputEnd, ID: p.Call.ID})
-	a.emit(hub.Event{Kind: hub.Whole, Part: &p})
+	p := d.call.part
+	p.Call.Input = d.call.input.String()
+	d.call = nil
+	d.emit(hub.Event{Kind: hub.InputEnd, ID: p.Call.ID})
+	d.emit(hub.Event{Kind: hub.Whole, Part: &p})
 }
 
 // newID returns an id for a tool call that Google gave no id.
@@ -257,13 +257,13 @@ func newID() string {
 	return "call_" + string(b[:])
 }
 
-func (a *assembler) whole(p hub.Part) {
-	a.close(nil)
-	a.endCall()
-	a.emit(hub.Event{Kind: hub.Whole, Part: &p})
+func (d *decoder) whole(p hub.Part) {
+	d.close(nil)
+	d.endCall()
+	d.emit(hub.Event{Kind: hub.Whole, Part: &p})
 }
 
-func (a *assembler) file(p *part) {
+func (d *decoder) file(p *part) {
 	f := &hub.File{}
 	if p.InlineData != nil {
 		f.MediaType, f.Data = p.InlineData.MimeType, p.InlineData.Data
@@ -274,42 +274,42 @@ func (a *assembler) file(p *part) {
 	if p.Thought {
 		kind = hub.ReasoningFilePart
 	}
-	a.whole(hub.Part{Kind: kind, File: f, Options: p.options()})
+	d.whole(hub.Part{Kind: kind, File: f, Options: p.options()})
 }
 
 // code processes a call of a tool that Google ran, or the result that follows.
-func (a *assembler) code(p *part) {
+func (d *decoder) code(p *part) {
 	name := "code_execution"
-	if a.target.Call != nil {
-		for i := range a.target.Call.Tools {
-			if t := &a.target.Call.Tools[i]; strings.HasSuffix(t.ProviderID, "."+name) {
+	if d.target.Call != nil {
+		for i := range d.target.Call.Tools {
+			if t := &d.target.Call.Tools[i]; strings.HasSuffix(t.ProviderID, "."+name) {
 				name = t.Name
 				break
 			}
 		}
 	}
 	if c := p.ExecutableCode; c != nil {
-		if a.calls++; a.calls > maxCalls {
-			a.fail(broken(a.target, "the answer has too many tool calls", nil))
+		if d.calls++; d.calls > maxCalls {
+			d.fail(broken(d.target, "the answer has too many tool calls", nil))
 			return
 		}
-		a.lastCode = newID()
-		a.whole(hub.Part{Kind: hub.ToolCallPart, Options: p.options(), Call: &hub.ToolCall{
-			ID: a.lastCode, Name: name, Input: string(hub.MustEncode(object{"language": c.Language, "code": c.Code})), ProviderExecuted: true,
+		d.lastCode = newID()
+		d.whole(hub.Part{Kind: hub.ToolCallPart, Options: p.options(), Call: &hub.ToolCall{
+			ID: d.lastCode, Name: name, Input: string(hub.MustEncode(object{"language": c.Language, "code": c.Code})), ProviderExecuted: true,
 		}})
 		return
 	}
-	if a.lastCode == "" {
+	if d.lastCode == "" {
 		return // a result of nothing
 	}
-	a.whole(hub.Part{Kind: hub.ToolResultPart, Options: p.options(), Result: &hub.ToolResult{
-		CallID: a.lastCode, Name: name, ProviderExecuted: true,
+	d.whole(hub.Part{Kind: hub.ToolResultPart, Options: p.options(), Result: &hub.ToolResult{
+		CallID: d.lastCode, Name: name, ProviderExecuted: true,
 		Output: hub.ToolOutput{Kind: hub.OutputJSON, JSON: hub.MustEncode(object{"outcome": p.CodeExecution.Outcome, "output": p.CodeExecution.Output})},
 	}})
 }
 
 // custom keeps a part of an unknown kind, so that it can be sent back unchanged.
-func (a *assembler) custom(p *part) {
+func (d *decoder) custom(p *part) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(p.raw, &members) != nil {
 		return
@@ -318,11 +318,11 @@ func (a *assembler) custom(p *part) {
 		switch name {
 		case "thought", "thoughtSignature", "videoMetadata", "mediaResolution":
 		default:
-			a.whole(hub.Part{Kind: hub.CustomPart, CustomKind: optProvider + "." + name, Custom: p.raw})
+			d.whole(hub.Part{Kind: hub.CustomPart, CustomKind: optProvider + "." + name, Custom: p.raw})
 			return
 		}
 	}
-	a.text("", p) // a signature alone
+	d.text("", p) // a signature alone
 }
 
 // chunk is one grounding source.
@@ -333,7 +333,7 @@ type chunk struct {
 }
 
 // grounding collects sources for the end of the answer, because some events repeat them.
-func (a *assembler) grounding(raw json.RawMessage) {
+func (d *decoder) grounding(raw json.RawMessage) {
 	if hub.IsNull(raw) {
 		return
 	}
@@ -350,7 +350,7 @@ func (a *assembler) grounding(raw json.RawMessage) {
 			queries++
 		}
 	}
-	a.queries = max(a.queries, queries)
+	d.queries = max(d.queries, queries)
 	for _, c := range g.GroundingChunks {
 		from := c.Web
 		if from == nil {
@@ -359,14 +359,14 @@ func (a *assembler) grounding(raw json.RawMessage) {
 		if from == nil {
 			from = c.RetrievedContext
 		}
-		if from == nil || from.URI == "" && from.Title == "" || a.known[from.URI+"\n"+from.Title] {
+		if from == nil || from.URI == "" && from.Title == "" || d.known[from.URI+"\n"+from.Title] {
 			continue
 		}
-		if a.known == nil {
-			a.known = make(map[string]bool)
+		if d.known == nil {
+			d.known = make(map[string]bool)
 		}
-		a.known[from.URI+"\n"+from.Title] = true
-		s := &hub.Source{ID: "source-" + strconv.Itoa(len(a.sources)), Title: from.Title}
+		d.known[from.URI+"\n"+from.Title] = true
+		s := &hub.Source{ID: "source-" + strconv.Itoa(len(d.sources)), Title: from.Title}
 		if strings.HasPrefix(from.URI, "http://") || strings.HasPrefix(from.URI, "https://") {
 			s.URL = from.URI
 		} else { // gs://bucket/file.pdf, or a file of a store
@@ -379,7 +379,7 @@ func (a *assembler) grounding(raw json.RawMessage) {
 				s.Title = s.Filename
 			}
 		}
-		a.sources = append(a.sources, hub.Part{Kind: hub.SourcePart, Source: s})
+		d.sources = append(d.sources, hub.Part{Kind: hub.SourcePart, Source: s})
 	}
 }
 
@@ -395,44 +395,44 @@ var finishes = map[string]hub.Reason{
 
 // complete reports whether the answer has its end: a finish reason of the candidate, or
 // the block reason of a refused prompt.
-func (a *assembler) complete() bool { return a.finish != "" || a.blocked != "" && a.parts == 0 }
+func (d *decoder) complete() bool { return d.finish != "" || d.blocked != "" && d.parts == 0 }
 
 // end emits the events that end the answer.
-func (a *assembler) end(cause error) {
-	if a.done {
+func (d *decoder) end(cause error) {
+	if d.done {
 		return
 	}
-	if !a.complete() {
-		a.fail(broken(a.target, "the answer broke off", cause))
+	if !d.complete() {
+		d.fail(broken(d.target, "the answer broke off", cause))
 		return
 	}
-	a.close(nil)
-	a.endCall()
-	for i := range a.sources {
-		a.emit(hub.Event{Kind: hub.Whole, Part: &a.sources[i]})
+	d.close(nil)
+	d.endCall()
+	for i := range d.sources {
+		d.emit(hub.Event{Kind: hub.Whole, Part: &d.sources[i]})
 	}
-	finish := hub.Finish{Reason: hub.OtherReason, Raw: a.finish}
-	switch reason, ok := finishes[a.finish]; {
-	case a.finish == "":
-		finish = hub.Finish{Reason: hub.ContentFilter, Raw: a.blocked}
+	finish := hub.Finish{Reason: hub.OtherReason, Raw: d.finish}
+	switch reason, ok := finishes[d.finish]; {
+	case d.finish == "":
+		finish = hub.Finish{Reason: hub.ContentFilter, Raw: d.blocked}
 	case ok:
 		finish.Reason = reason
-	case a.finish == "STOP" && a.client:
+	case d.finish == "STOP" && d.client:
 		finish.Reason = hub.ToolCalls
-	case a.finish == "STOP":
+	case d.finish == "STOP":
 		finish.Reason = hub.Stop
 	}
-	if a.message != "" {
-		a.options.Set(optProvider, "finishMessage", a.message)
+	if d.message != "" {
+		d.options.Set(optProvider, "finishMessage", d.message)
 	}
-	a.done = true
-	a.emit(hub.Event{Kind: hub.Finished, Finish: finish, Usage: a.counted(), Options: a.options})
+	d.done = true
+	d.emit(hub.Event{Kind: hub.Finished, Finish: finish, Usage: d.counted(), Options: d.options})
 }
 
 // counted returns the usage. Google counts thoughts separately from the candidates'
 // tokens, and tokens that tools add to the prompt separately from the prompt's.
-func (a *assembler) counted() *hub.Usage {
-	u := a.usage
+func (d *decoder) counted() *hub.Usage {
+	u := d.usage
 	if u == nil || !u.counts() {
 		return nil
 	}
@@ -445,10 +445,10 @@ func (a *assembler) counted() *hub.Usage {
 	}
 	text := hub.Count(u.Candidates.n)
 	out.Text, out.Output = &text, hub.N(text+hub.Count(u.Thoughts.n))
-	if a.queries > 0 {
+	if d.queries > 0 {
 		// Models before version 3 are charged per answer, later models per query.
-		n := int64(a.queries)
-		if version(a.target.Model) < 3 {
+		n := int64(d.queries)
+		if version(d.target.Model) < 3 {
 			n = 1
 		}
 		out.Searches, out.SearchTool = &n, "google_search"

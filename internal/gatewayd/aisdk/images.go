@@ -25,7 +25,7 @@ func (*Format) ReadImage(head http.Header, body []byte) (*hub.ImageCall, error) 
 	if _, err := Version(head); err != nil {
 		return nil, err
 	}
-	c, r := new(hub.ImageCall), new(reader)
+	c, r := new(hub.ImageCall), new(callReader)
 	r.members(r.open(body), "", func(name, path string, v gjson.Result) { r.imageMember(c, name, path, v) })
 	if c.Prompt == "" && len(c.Files) == 0 {
 		r.missing("", "prompt")
@@ -37,7 +37,7 @@ func (*Format) ReadImage(head http.Header, body []byte) (*hub.ImageCall, error) 
 	return c, nil
 }
 
-func (r *reader) imageMember(c *hub.ImageCall, name, path string, v gjson.Result) {
+func (r *callReader) imageMember(c *hub.ImageCall, name, path string, v gjson.Result) {
 	switch name {
 	case "prompt":
 		c.Prompt = r.text(v, path)
@@ -71,7 +71,7 @@ func (r *reader) imageMember(c *hub.ImageCall, name, path string, v gjson.Result
 }
 
 // imageFile decodes {type: file, mediaType, data} or {type: url, url}.
-func (r *reader) imageFile(v gjson.Result, path string) hub.File {
+func (r *callReader) imageFile(v gjson.Result, path string) hub.File {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return hub.File{}

@@ -48,7 +48,7 @@ type turn struct {
 // The format has no place for the following, which become warnings: the end user, and
 // parallel tool calls. Provider tools of other providers are refused.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
-	w := newWriter(c, t)
+	w := newCallWriter(c, t)
 	if err := w.write(); err != nil {
 		return nil, nil, err
 	}
@@ -59,8 +59,8 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	return &hub.Outgoing{Path: path(t, method), Head: w.head, Body: hub.MustEncode(w.body)}, w.warnings, nil
 }
 
-func newWriter(c *hub.Call, t *hub.Target) *writer {
-	w := &writer{call: c, target: t, names: make(map[string]string), ids: make(map[string]string), foreign: make(map[string]*hub.ToolCall), options: make(map[string]json.RawMessage)}
+func newCallWriter(c *hub.Call, t *hub.Target) *callWriter {
+	w := &callWriter{call: c, target: t, names: make(map[string]string), ids: make(map[string]string), foreign: make(map[string]*hub.ToolCall), options: make(map[string]json.RawMessage)}
 	for _, name := range []string{optProvider, "vertex", t.Provider} {
 		for k, v := range c.Options[name] {
 			if !hub.IsNull(v) {
@@ -71,7 +71,7 @@ func newWriter(c *hub.Call, t *hub.Target) *writer {
 	return w
 }
 
-type writer struct {
+type callWriter struct {
 	call     *hub.Call
 	target   *hub.Target
 	options  map[string]json.RawMessage // the provider's options
@@ -85,15 +85,15 @@ type writer struct {
 	early    string                   // system text of a model that knows none
 }
 
-func (w *writer) warn(kind hub.WarningKind, feature, message string) {
+func (w *callWriter) warn(kind hub.WarningKind, feature, message string) {
 	w.warnings = append(w.warnings, hub.Warning{Kind: kind, Feature: feature, Message: message})
 }
 
-func (w *writer) unsupported(feature, message string) {
+func (w *callWriter) unsupported(feature, message string) {
 	w.warn(hub.WarnUnsupported, feature, message)
 }
 
-func (w *writer) write() error {
+func (w *callWriter) write() error {
 	if err := w.settings(); err != nil {
 		return err
 	}
@@ -119,14 +119,14 @@ func (w *writer) write() error {
 }
 
 // set sets a member of generationConfig.
-func (w *writer) set(name string, v any) {
+func (w *callWriter) set(name string, v any) {
 	if w.body.GenerationConfig == nil {
 		w.body.GenerationConfig = object{}
 	}
 	w.body.GenerationConfig[name] = v
 }
 
-func (w *writer) settings() error {
+func (w *callWriter) settings() error {
 	c := w.call
 	if c.MaxOutputTokens != nil {
 		w.set("maxOutputTokens", *c.MaxOutputTokens)
@@ -167,7 +167,7 @@ func (w *writer) settings() error {
 	return w.format()
 }
 
-func (w *writer) format() error {
+func (w *callWriter) format() error {
 	f := w.call.Format
 	if f == nil {
 		return nil
@@ -190,7 +190,7 @@ func (w *writer) format() error {
 
 // given copies the caller's options for Google, whose names in the AI SDK are mostly
 // Google's own.
-func (w *writer) given() {
+func (w *callWriter) given() {
 	for _, name := range sorted(w.options) {
 		v := w.options[name]
 		switch name {
@@ -250,14 +250,14 @@ func sorted(m map[string]json.RawMessage) []string {
 	return names
 }
 
-func (w *writer) toolConfig() object {
+func (w *callWriter) toolConfig() object {
 	if w.body.ToolConfig == nil {
 		w.body.ToolConfig = object{}
 	}
 	return w.body.ToolConfig
 }
 
-func (w *writer) calling() object {
+func (w *callWriter) calling() object {
 	config := w.toolConfig()
 	if config["functionCallingConfig"] == nil {
 		config["functionCallingConfig"] = object{}
@@ -265,7 +265,7 @@ func (w *writer) calling() object {
 	return config["functionCallingConfig"].(object)
 }
 
-func (w *writer) tools() error {
+func (w *callWriter) tools() error {
 	var functions []any
 	strict := false
 	for i := range w.call.Tools {
@@ -312,7 +312,7 @@ func (w *writer) tools() error {
 	return nil
 }
 
-func (w *writer) function(t *hub.Tool) (object, error) {
+func (w *callWriter) function(t *hub.Tool) (object, error) {
 	f := object{"name": t.Name, "description": t.Description}
 	if len(t.Examples) > 0 {
 		w.unsupported("tools."+t.Name+".inputExamples", "Gemini's tools have none")
@@ -334,7 +334,7 @@ func (w *writer) function(t *hub.Tool) (object, error) {
 
 // hosted writes a Google tool: google.google_search becomes googleSearch, with its
 // settings.
-func (w *writer) hosted(t *hub.Tool) (object, error) {
+func (w *callWriter) hosted(t *hub.Tool) (object, error) {
 	provider, kind, _ := strings.Cut(t.ProviderID, ".")
 	if kind == "" || provider != optProvider && provider != "vertex" && provider != w.target.Provider {
 		return nil, invalid("tools", "the tool %s is not one that %s has", t.ProviderID, w.target.Provider)

@@ -20,14 +20,14 @@ var partsOf = map[hub.Role][]hub.PartKind{
 	hub.ToolRole: {hub.ToolResultPart, hub.ApprovalResponsePart},
 }
 
-func (r *reader) prompt(v gjson.Result, path string) (messages []hub.Message) {
+func (r *callReader) prompt(v gjson.Result, path string) (messages []hub.Message) {
 	r.items(v, path, func(path string, v gjson.Result) {
 		messages = append(messages, r.message(v, path))
 	})
 	return messages
 }
 
-func (r *reader) message(v gjson.Result, path string) (m hub.Message) {
+func (r *callReader) message(v gjson.Result, path string) (m hub.Message) {
 	role := v.Get("role") // before the content, which depends on it
 	if m.Role = hub.Role(role.Str); partsOf[m.Role] == nil {
 		r.want(join(path, "role"), `"system", "user", "assistant" or "tool"`)
@@ -54,7 +54,7 @@ func (r *reader) message(v gjson.Result, path string) (m hub.Message) {
 
 // content decodes the parts of a message. A system message has a string; a string is
 // accepted for the other roles as well, and becomes one text part.
-func (r *reader) content(v gjson.Result, path string, role hub.Role) (parts []hub.Part) {
+func (r *callReader) content(v gjson.Result, path string, role hub.Role) (parts []hub.Part) {
 	if v.Type == gjson.String && role != hub.ToolRole {
 		return []hub.Part{{Kind: hub.TextPart, Text: v.Str}}
 	}
@@ -71,7 +71,7 @@ func (r *reader) content(v gjson.Result, path string, role hub.Role) (parts []hu
 	return parts
 }
 
-func (r *reader) part(v gjson.Result, path string) (p hub.Part) {
+func (r *callReader) part(v gjson.Result, path string) (p hub.Part) {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return p
@@ -98,7 +98,7 @@ func (r *reader) part(v gjson.Result, path string) (p hub.Part) {
 
 // ofPart calls f for the members of a part that are specific to its type. f returns false
 // for an unknown member.
-func (r *reader) ofPart(p *hub.Part, v gjson.Result, path string, f func(name, path string, v gjson.Result) bool) {
+func (r *callReader) ofPart(p *hub.Part, v gjson.Result, path string, f func(name, path string, v gjson.Result) bool) {
 	r.members(v, path, func(name, path string, v gjson.Result) {
 		switch name {
 		case "type":
@@ -112,7 +112,7 @@ func (r *reader) ofPart(p *hub.Part, v gjson.Result, path string, f func(name, p
 	})
 }
 
-func (r *reader) textPart(p *hub.Part, v gjson.Result, path string) {
+func (r *callReader) textPart(p *hub.Part, v gjson.Result, path string) {
 	text := false
 	r.ofPart(p, v, path, func(name, path string, v gjson.Result) bool {
 		switch name {
@@ -131,7 +131,7 @@ func (r *reader) textPart(p *hub.Part, v gjson.Result, path string) {
 
 // toolCall decodes a tool call. Its input is a value, while answers have a string; an
 // input that was invalid JSON comes back as a string with the model's text.
-func (r *reader) toolCall(p *hub.Part, v gjson.Result, path string) {
+func (r *callReader) toolCall(p *hub.Part, v gjson.Result, path string) {
 	c := &hub.ToolCall{Input: "{}"}
 	p.Call = c
 	r.ofPart(p, v, path, func(name, path string, v gjson.Result) bool {
@@ -161,7 +161,7 @@ func (r *reader) toolCall(p *hub.Part, v gjson.Result, path string) {
 	}
 }
 
-func (r *reader) toolResult(p *hub.Part, v gjson.Result, path string) {
+func (r *callReader) toolResult(p *hub.Part, v gjson.Result, path string) {
 	t := new(hub.ToolResult)
 	p.Result = t
 	r.ofPart(p, v, path, func(name, path string, v gjson.Result) bool {
@@ -187,7 +187,7 @@ func (r *reader) toolResult(p *hub.Part, v gjson.Result, path string) {
 	}
 }
 
-func (r *reader) output(v gjson.Result, path string) (o hub.ToolOutput) {
+func (r *callReader) output(v gjson.Result, path string) (o hub.ToolOutput) {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return o
@@ -224,7 +224,7 @@ func (r *reader) output(v gjson.Result, path string) (o hub.ToolOutput) {
 	return o
 }
 
-func (r *reader) value(o *hub.ToolOutput, v gjson.Result, path string) {
+func (r *callReader) value(o *hub.ToolOutput, v gjson.Result, path string) {
 	switch o.Kind {
 	case hub.OutputText, hub.OutputErrorText:
 		o.Text = r.text(v, path)
@@ -239,7 +239,7 @@ func (r *reader) value(o *hub.ToolOutput, v gjson.Result, path string) {
 
 // outputPart decodes an element of a tool's content output: text, files (whose form
 // differs between versions) and custom parts.
-func (r *reader) outputPart(v gjson.Result, path string) (p hub.Part) {
+func (r *callReader) outputPart(v gjson.Result, path string) (p hub.Part) {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return p
@@ -260,7 +260,7 @@ func (r *reader) outputPart(v gjson.Result, path string) (p hub.Part) {
 	return p
 }
 
-func (r *reader) approval(p *hub.Part, v gjson.Result, path string) {
+func (r *callReader) approval(p *hub.Part, v gjson.Result, path string) {
 	a := new(hub.Approval)
 	p.Approval = a
 	approved := false
@@ -290,7 +290,7 @@ func (r *reader) approval(p *hub.Part, v gjson.Result, path string) {
 
 // custom decodes a provider-specific part. Its members other than the options are kept
 // unchanged.
-func (r *reader) custom(p *hub.Part, v gjson.Result, path string) {
+func (r *callReader) custom(p *hub.Part, v gjson.Result, path string) {
 	members := make(map[string]json.RawMessage)
 	r.ofPart(p, v, path, func(name, path string, v gjson.Result) bool {
 		if name == "kind" {

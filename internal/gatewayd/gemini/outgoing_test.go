@@ -258,7 +258,7 @@ func TestOpenAPISchema(t *testing.T) {
 		{"tuples", `{"type":"array","prefixItems":[{"type":"string"},{"type":"number"}]}`, `{"items":{"anyOf":[{"type":"STRING"},{"type":"NUMBER"}]},"type":"ARRAY"}`},
 		{"nothing", ``, `{"properties":{},"type":"OBJECT"}`},
 	} {
-		got, err := new(writer).openAPISchema(json.RawMessage(c.in), "schema")
+		got, err := new(callWriter).openAPISchema(json.RawMessage(c.in), "schema")
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s:\n got %s, %v\nwant %s", c.name, got, err, c.want)
 		}
@@ -268,12 +268,12 @@ func TestOpenAPISchema(t *testing.T) {
 	for i := range 30 {
 		defs = append(defs, fmt.Sprintf(`"d%d":{"properties":{"a":{"$ref":"#/$defs/d%d"},"b":{"$ref":"#/$defs/d%d"}}}`, i, i+1, i+1))
 	}
-	_, err := new(writer).openAPISchema(json.RawMessage(`{"$ref":"#/$defs/d0","$defs":{`+strings.Join(defs, ",")+`,"d30":{}}}`), "schema")
+	_, err := new(callWriter).openAPISchema(json.RawMessage(`{"$ref":"#/$defs/d0","$defs":{`+strings.Join(defs, ",")+`,"d30":{}}}`), "schema")
 	if err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("%v, want that it is too large", err)
 	}
 	deep := strings.Repeat(`{"items":`, 1000) + `{}` + strings.Repeat(`}`, 1000)
-	if _, err := new(writer).jsonSchema(json.RawMessage(deep), "schema"); err == nil {
+	if _, err := new(callWriter).jsonSchema(json.RawMessage(deep), "schema"); err == nil {
 		t.Error("a schema of a thousand levels was taken")
 	}
 }
