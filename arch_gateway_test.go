@@ -106,3 +106,78 @@ func named(e ast.Expr) string {
 		}
 	}
 }
+
+// A type of the gateway's engine is small enough to be kept in mind.
+func TestArch_TypeSizes(t *testing.T) {
+	const fields, methods = 20, 40
+	count := map[string]int{}
+	for _, s := range sources(t) {
+		if s.pkg.path() != "internal/gatewayd" || s.test {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
+				count[receiver(f)]++
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if st, ok := spec.Type.(*ast.StructType); ok && st.Fields.NumFields() > fields {
+					t.Errorf("%s: %s has %d fields, of at most %d: a stage of a call has its own type", s.at(spec), spec.Name.Name, st.Fields.NumFields(), fields)
+				}
+			}
+			return true
+		})
+	}
+	for name, n := range count {
+		if n > methods {
+			t.Errorf("internal/gatewayd: %s has %d methods, of at most %d: a stage of a call has its own type", name, n, methods)
+		}
+	}
+}
+
+// stages are the types of a call's stages.
+var stages = map[string]bool{"request": true, "payload": true, "document": true, "intake": true, "plan": true, "exchange": true, "bill": true}
+
+// The stages of a call get what they may read and change; the call itself would give them
+// everything.
+func TestArch_StagesKnowNoCall(t *testing.T) {
+	const fields = 15
+	for _, s := range sources(t) {
+		if s.pkg.path() != "internal/gatewayd" || s.test {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv == nil || receiver(d) == "call" {
+					continue
+				}
+				for _, p := range d.Type.Params.List {
+					if named(p.Type) == "call" {
+						t.Errorf("%s: %s.%s gets the whole call", s.at(d), receiver(d), d.Name.Name)
+					}
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					spec, ok := spec.(*ast.TypeSpec)
+					if !ok {
+						continue
+					}
+					st, ok := spec.Type.(*ast.StructType)
+					if !ok {
+						continue
+					}
+					if n := st.Fields.NumFields(); stages[spec.Name.Name] && n > fields {
+						t.Errorf("%s: the stage %s has %d fields, of at most %d", s.at(spec), spec.Name.Name, n, fields)
+					}
+					for _, f := range st.Fields.List {
+						if named(f.Type) == "call" {
+							t.Errorf("%s: %s keeps the whole call", s.at(f), spec.Name.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package gatewayd
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
 
@@ -313,28 +314,31 @@ func (a *asks) imageModel() string {
 	return ""
 }
 
-// allow checks a body's options against the key's scope and the guards.
-func (c *call) allow(a *asks, o *offer) *hub.Error {
-	if key := c.caller.Key; key != nil && key.MaxOutputTokens > 0 && a.output > key.MaxOutputTokens {
-		return &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens",
+// allow checks what a body asks for against the key's scope and the guards, and returns
+// the payload of the request, which guards may have changed.
+func (v *view) allow(ctx context.Context, caller *ledger.Caller, a *asks, o *offer, p payload) (payload, *hub.Error) {
+	key := caller.Key
+	if key != nil && key.MaxOutputTokens > 0 && a.output > key.MaxOutputTokens {
+		return p, &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens",
 			Message: fmt.Sprintf("this key may ask for at most %d output tokens, and this request comes to %d", key.MaxOutputTokens, a.output)}
 	}
-	if err := c.v.Guards.Output(a.output); err != nil {
-		return asError(err)
+	if err := v.Guards.Output(a.output); err != nil {
+		return p, asError(err)
 	}
 	for _, name := range a.models {
 		id := name
-		if m, _ := c.v.at(o.provider.Name, name); m != nil {
+		if m, _ := v.at(o.provider.Name, name); m != nil {
 			id = m.ID
 		}
-		if key := c.caller.Key; key != nil && !allows(key.Models, id) {
-			return &hub.Error{Kind: hub.Forbidden, Code: "model_not_allowed", Param: id, Message: "this key may not use the model " + id + ", which the request names beside its own"}
+		if key != nil && !allows(key.Models, id) {
+			return p, &hub.Error{Kind: hub.Forbidden, Code: "model_not_allowed", Param: id, Message: "this key may not use the model " + id + ", which the request names beside its own"}
 		}
-		if err := c.guard(id); err != nil {
-			return err
+		var err *hub.Error
+		if p, err = v.guard(ctx, caller, id, p); err != nil {
+			return p, err
 		}
 	}
-	return nil
+	return p, nil
 }
 
 // at returns the model with a provider's own name, and its price there; nil if unknown.
@@ -375,8 +379,8 @@ func toolPrice(o *offer, name string) (gateway.Money, bool) {
 	return catalog.ToolPrice(o.provider.Kind, name)
 }
 
-// needs adds the maximum cost of the requested tools to the call's need.
-func (c *call) needs(n *ledger.Need, a *asks, o *offer, input int64) {
+// addTools adds the maximum cost of the requested tools to a call's need.
+func (v *view) addTools(n *ledger.Need, a *asks, o *offer, input int64) {
 	unpriced := func(what string) {
 		if !n.Unpriced {
 			n.Unpriced, n.Why = true, what+" has no known price"
@@ -397,7 +401,7 @@ func (c *call) needs(n *ledger.Need, a *asks, o *offer, input int64) {
 		n.Cost = n.Cost.Plus(each.Times(uses))
 	}
 	for _, name := range a.models {
-		m, p := c.v.at(o.provider.Name, name)
+		m, p := v.at(o.provider.Name, name)
 		if p == nil {
 			unpriced("the model " + name)
 			continue

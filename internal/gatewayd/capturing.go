@@ -8,20 +8,20 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 )
 
-// tee captures the answer, if capturing is on. The caller and the model are known only
-// later.
-func (c *call) tee() {
-	rules := c.v.Capture
-	if rules != nil && rules.Answers && c.e.cfg.Captured != nil && c.rt.kind != "" {
-		c.out.tee = c.e.cfg.Captured.Tee(rules)
+// tee returns a Tee that captures the answer of a call, nil if answers are not captured.
+// The caller and the model are known only later.
+func (e *Engine) tee(rules *capture.Rules, rt *route) *capture.Tee {
+	if rules == nil || !rules.Answers || e.cfg.Captured == nil || rt.kind == "" {
+		return nil
 	}
+	return e.cfg.Captured.Tee(rules)
 }
 
-// capture hands the call's bodies to the Store if the rules select the call, and notes
-// that in the call's record.
-func (c *call) capture(r *gateway.Request) {
-	rules, bodies := c.v.Capture, c.e.cfg.Captured
-	tee := c.out.collected()
+// capture hands a call's bodies to the Store if the rules select the call, and notes
+// that in the call's record r.
+func (e *Engine) capture(rules *capture.Rules, rq *request, out *answer, r *gateway.Request) {
+	bodies := e.cfg.Captured
+	tee := out.collected()
 	if rules == nil || bodies == nil || !rules.Requests && !rules.Answers {
 		return
 	}
@@ -33,10 +33,10 @@ func (c *call) capture(r *gateway.Request) {
 	}
 	var request *capture.Body
 	if rules.Requests {
-		request = c.sentBody()
+		request = rq.captured()
 	}
 	r.Capture = gateway.CaptureDropped
-	if bodies.Offer(r, rules, request, tee, c.out.w.Header().Get("Content-Type")) {
+	if bodies.Offer(r, rules, request, tee, out.w.Header().Get("Content-Type")) {
 		r.Capture = gateway.CaptureKept
 	}
 }
@@ -45,22 +45,22 @@ func (c *call) capture(r *gateway.Request) {
 // parsed.
 var perhapsSecret = regexp.MustCompile(`(?i)byok|key|secret|token|credential|\\`)
 
-// sentBody returns the client's body as changed by guards, with credentials removed.
-func (c *call) sentBody() *capture.Body {
-	b := &capture.Body{ContentType: c.r.Header.Get("Content-Type"), Bytes: c.body, Size: c.record.BytesIn}
+// captured returns the client's body as changed by guards, with credentials removed.
+func (rq *request) captured() *capture.Body {
+	b := &capture.Body{ContentType: rq.http.Header.Get("Content-Type"), Bytes: rq.raw, Size: rq.size}
 	switch {
-	case c.obj == nil || c.obj.body == nil: // the body could not be parsed, or is a form
-		b.Size = max(b.Size, int64(len(c.body)))
-		if c.obj != nil {
+	case rq.obj == nil || rq.obj.body == nil: // the body could not be parsed, or is a form
+		b.Size = max(b.Size, int64(len(rq.raw)))
+		if rq.obj != nil {
 			b.ContentType = "application/octet-stream"
-		} else if bytes.Contains(c.body, []byte("providerOptions")) || bytes.ContainsRune(c.body, '\\') {
+		} else if bytes.Contains(rq.raw, []byte("providerOptions")) || bytes.ContainsRune(rq.raw, '\\') {
 			b.Omitted = "it makes no sense, and may have credentials in it"
 		} else {
 			b.ContentType = "text/plain"
 		}
 		return b
-	case perhapsSecret.Match(c.obj.get("providerOptions")):
-		b.Bytes = c.obj.edit(change{"providerOptions", nil})
+	case perhapsSecret.Match(rq.obj.get("providerOptions")):
+		b.Bytes = rq.obj.edit(change{"providerOptions", nil})
 	}
 	b.ContentType = "application/json" // whatever type the client sent
 	return b

@@ -20,45 +20,45 @@ func (c *call) countTokens() *hub.Error {
 	if err := c.admitted(ledger.Need{}); err != nil {
 		return err
 	}
-	if err := c.try(c.countBy); err != nil && (len(c.record.Attempts) == 0 || err.Kind == hub.BadRequest) {
+	if err := c.try(c.countBy); err != nil && (len(c.trail.attempts) == 0 || err.Kind == hub.BadRequest) {
 		return err
 	} else if err == nil {
 		return nil
 	}
-	return c.countHere() // no provider could count: an estimate is better than nothing
+	return c.estimateTokens() // no provider could count: an estimate is better than nothing
 }
 
 // countBy asks a provider to count, or estimates if the provider cannot count.
-func (c *call) countBy(o *candidate, cred provider.Credential, _ bool) *hub.Error {
+func (c *call) countBy(o *candidate, cred provider.Credential) *hub.Error {
 	up := c.e.upstreams[formatMessages]
 	target := o.targetFor(cred)
 	switch {
 	case slices.Contains(o.provider.Formats, formatGemini) && c.e.upstreams[formatGemini] != nil:
 		return c.countByGemini(o, cred, target)
 	case !slices.Contains(o.provider.Formats, formatMessages), up == nil, target.Is(messages.QuirkBedrock):
-		return c.countHere()
+		return c.estimateTokens()
 	}
-	out, _ := c.passed(target)
-	a := c.begin(o, cred)
-	resp, err := a.send(out, up, false)
+	out, _ := c.rq.outgoing(target, c.caller.Key)
+	x := c.begin(o, cred, nil, false)
+	resp, err := x.send(out, up, false)
 	if err == nil {
 		var body []byte
-		if body, err = a.readAll(resp); err == nil {
+		if body, err = x.readAll(resp); err == nil {
 			c.record.Served, c.record.Provider = o.model.ID, o.provider.Name
 			c.out.whole(http.StatusOK, "application/json", body)
 		}
 		_ = resp.Body.Close()
 	}
-	a.end(err)
+	c.ended(x, err)
 	return err
 }
 
-// countHere answers with an estimate.
-func (c *call) countHere() *hub.Error {
-	if err := c.decode(); err != nil {
+// estimateTokens answers with an estimate.
+func (cl *client) estimateTokens() *hub.Error {
+	if err := cl.decode(); err != nil {
 		return err
 	}
 	counter := messages.New()
-	c.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(c.parsed)))
+	cl.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(cl.doc.call)))
 	return nil
 }

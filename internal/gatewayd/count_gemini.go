@@ -15,7 +15,7 @@ func (c *call) countByGemini(o *candidate, cred provider.Credential, target *hub
 	if err := c.decode(); err != nil {
 		return err
 	}
-	asked, err := c.withFiles(c.ctx, o, up)
+	asked, err := c.doc.withFiles(c.ctx, c.e.fetcher, o, up)
 	if err != nil {
 		return err
 	}
@@ -23,17 +23,17 @@ func (c *call) countByGemini(o *candidate, cred provider.Credential, target *hub
 	if bad != nil {
 		return asError(bad)
 	}
-	a := c.begin(o, cred)
-	body, err := a.exchange(out, up)
+	x := c.begin(o, cred, nil, false)
+	body, err := x.ask(out, up)
 	if err == nil {
 		var n int64
 		if n, bad = f.ReadCount(target, body); bad != nil {
-			err = a.from(bad)
+			err = x.from(bad)
 		} else {
 			c.record.Served, c.record.Provider = o.model.ID, o.provider.Name
 			c.out.whole(http.StatusOK, "application/json", messages.New().WriteCounted(n))
 		}
 	}
-	a.end(err)
+	c.ended(x, err)
 	return err
 }

@@ -92,7 +92,7 @@ func fetches(o *candidate, up hub.Upstream, f *hub.File) bool {
 
 // withFiles returns the call with the content of files in place of the URLs that the
 // upstream cannot fetch. Each file is fetched once per call.
-func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*hub.Call, *hub.Error) {
+func (d *document) withFiles(ctx context.Context, by *http.Client, o *candidate, up hub.Upstream) (*hub.Call, *hub.Error) {
 	var changed *hub.Call
 	used := 0 // bytes of fetched files, counted once per use
 	replace := func(i int, parts []hub.Part) ([]hub.Part, *hub.Error) {
@@ -102,7 +102,7 @@ func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*h
 			if f == nil || !fetches(o, up, f) {
 				continue
 			}
-			got, err := c.fetch(ctx, f)
+			got, err := d.fetch(ctx, by, f)
 			if err != nil {
 				return nil, err
 			}
@@ -117,14 +117,14 @@ func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*h
 		}
 		return own, nil
 	}
-	for i := range c.parsed.Prompt {
-		own, err := replace(i, c.parsed.Prompt[i].Parts)
+	for i := range d.call.Prompt {
+		own, err := replace(i, d.call.Prompt[i].Parts)
 		if err != nil {
 			return nil, err
 		}
 		parts := own
 		if parts == nil {
-			parts = c.parsed.Prompt[i].Parts
+			parts = d.call.Prompt[i].Parts
 		}
 		for j := range parts { // files in results of tools
 			if parts[j].Result == nil {
@@ -148,28 +148,28 @@ func (c *call) withFiles(ctx context.Context, o *candidate, up hub.Upstream) (*h
 			continue
 		}
 		if changed == nil {
-			one := *c.parsed
+			one := *d.call
 			one.Prompt = slices.Clone(one.Prompt)
 			changed = &one
 		}
 		changed.Prompt[i].Parts = own
 	}
 	if changed == nil {
-		return c.parsed, nil
+		return d.call, nil
 	}
 	return changed, nil
 }
 
 // fetch returns a file with its content. Errors: FailedDependency.
-func (c *call) fetch(ctx context.Context, f *hub.File) (*hub.File, *hub.Error) {
-	if got := c.files[f.URL]; got != nil {
+func (d *document) fetch(ctx context.Context, by *http.Client, f *hub.File) (*hub.File, *hub.Error) {
+	if got := d.files[f.URL]; got != nil {
 		return got, nil
 	}
 	u, _ := url.Parse(f.URL) // it was, before
 	failed := func(what string, cause error) *hub.Error {
 		return &hub.Error{Kind: hub.FailedDependency, Code: "file_not_fetched", Message: "a file of the request at " + u.Hostname() + " cannot be fetched: " + what, Cause: cause}
 	}
-	if len(c.files) == maxFiles {
+	if len(d.files) == maxFiles {
 		return nil, failed(fmt.Sprintf("there are more than %d", maxFiles), nil)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL, nil)
@@ -177,11 +177,11 @@ func (c *call) fetch(ctx context.Context, f *hub.File) (*hub.File, *hub.Error) {
 		return nil, failed("its address is wrong", err)
 	}
 	r.Header.Set("User-Agent", userAgent[0])
-	resp, err := c.e.fetcher.Do(r)
+	resp, err := by.Do(r)
 	switch {
 	case errors.Is(err, errNotPublic):
 		return nil, failed(errNotPublic.Error(), nil)
-	case err != nil && c.ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return nil, canceled()
 	case err != nil:
 		return nil, failed("there is no answer", err)
@@ -199,9 +199,9 @@ func (c *call) fetch(ctx context.Context, f *hub.File) (*hub.File, *hub.Error) {
 	if media := mediaType(resp.Header.Get("Content-Type")); media != "" && (f.MediaType == "" || strings.HasSuffix(f.MediaType, "/*")) {
 		got.MediaType = media
 	}
-	if c.files == nil {
-		c.files = make(map[string]*hub.File)
+	if d.files == nil {
+		d.files = make(map[string]*hub.File)
 	}
-	c.files[f.URL] = &got
+	d.files[f.URL] = &got
 	return &got, nil
 }

@@ -31,10 +31,10 @@ type named struct{ member, id string }
 // maxNamed is the maximum number of ids in a request.
 const maxNamed = 64
 
-// owned checks that the project owns the ids in a body, and returns how many tokens they
+// owned checks that the caller's project owns the ids in a body, and returns how many tokens they
 // add to the prompt; -1 if the number is unknown.
-func (c *call) owned(body *object, o *offer, cred provider.Credential) (int64, *hub.Error) {
-	k, ok := c.e.cfg.Ledger.(keeper)
+func (e *Engine) owned(ctx context.Context, caller *ledger.Caller, body *object, o *offer, cred provider.Credential) (int64, *hub.Error) {
+	k, ok := e.cfg.Ledger.(keeper)
 	all, bad := namedIn(body)
 	if bad != nil || len(all) == 0 {
 		return 0, bad
@@ -45,11 +45,11 @@ func (c *call) owned(body *object, o *offer, cred provider.Credential) (int64, *
 		var kept *ledger.Kept
 		if ok {
 			var err error
-			if kept, err = k.Whose(c.ctx, o.provider.Name, n.id); err != nil {
+			if kept, err = k.Whose(ctx, o.provider.Name, n.id); err != nil {
 				return 0, asError(err)
 			}
 		}
-		mine := kept != nil && kept.TeamID == c.caller.TeamID && kept.ProjectID == c.caller.ProjectID
+		mine := kept != nil && kept.TeamID == caller.TeamID && kept.ProjectID == caller.ProjectID
 		switch {
 		case !mine && !free:
 			return 0, &hub.Error{Kind: hub.NotFound, Code: "not_found", Param: n.member,
@@ -208,24 +208,25 @@ func openly(uri string) bool {
 	return (strings.HasPrefix(u, "https://") || strings.HasPrefix(u, "http://")) && !strings.Contains(u, "googleapis.com/")
 }
 
-// keeps stores the caller as the owner of the ids in an answer.
-func (c *call) keeps(a *attempt, r hub.Response, more []string) {
-	k, ok := c.e.cfg.Ledger.(keeper)
-	if !ok || a.record.BYOK || r.ID == "" && len(more) == 0 {
+// keep stores the caller as the owner of the ids in an answer: of the answer itself and of
+// more.
+func (x *exchange) keep(r hub.Response, more []string) {
+	k, ok := x.e.cfg.Ledger.(keeper)
+	if !ok || x.record.BYOK || r.ID == "" && len(more) == 0 {
 		return
 	}
 	ids := more
-	if r.ID != "" && a.stores {
+	if r.ID != "" && x.stores {
 		ids = append(ids[:len(ids):len(ids)], r.ID)
 	}
 	if len(ids) == 0 {
 		return
 	}
 	var tokens int64
-	if u := c.usage; u != nil {
+	if u := x.usage; u != nil {
 		tokens = hub.Count(u.Input) + hub.Count(u.Output)
 	}
-	k.Keep(c.caller, a.o.provider.Name, tokens, ids[:min(len(ids), maxKept)])
+	k.Keep(x.cl.caller, x.o.provider.Name, tokens, ids[:min(len(ids), maxKept)])
 }
 
 // maxKept is the maximum number of ids stored per answer.

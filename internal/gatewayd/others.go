@@ -33,11 +33,11 @@ func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
 		{pattern: "POST /v1/rerank", name: "rerank", surface: chat, kind: kindReranking, serve: (*call).passing, metadataPath: "providerMetadata"},
 		{pattern: "POST /v1/audio/speech", name: "speech", surface: chat, kind: kindSpeech, serve: (*call).passing, home: "openai"},
 		{pattern: "POST /v1/audio/transcriptions", name: "transcription", surface: chat, kind: kindTranscription, serve: (*call).form, home: "openai"},
-		{pattern: "GET /v1/models", name: "models", surface: chat, serve: (*call).listModels},
-		{pattern: "GET /v1/models/{creator}/{model}", name: "models", surface: chat, serve: (*call).showModel},
-		{pattern: "GET /v1/credits", name: "credits", surface: sdk, version: "4", serve: (*call).credits},
-		{pattern: "GET /v1/generation", name: "generation", surface: sdk, version: "4", serve: (*call).generation},
-		{pattern: "GET /v1/report", name: "report", surface: sdk, version: "4", serve: (*call).report},
+		{pattern: "GET /v1/models", name: "models", surface: chat, serve: lookUp((*lookup).listModels)},
+		{pattern: "GET /v1/models/{creator}/{model}", name: "models", surface: chat, serve: lookUp((*lookup).showModel)},
+		{pattern: "GET /v1/credits", name: "credits", surface: sdk, version: "4", serve: lookUp((*lookup).credits)},
+		{pattern: "GET /v1/generation", name: "generation", surface: sdk, version: "4", serve: lookUp((*lookup).generation)},
+		{pattern: "GET /v1/report", name: "report", surface: sdk, version: "4", serve: lookUp((*lookup).report)},
 	}
 	for _, v := range [...]struct{ path, version string }{{"/v1/ai/", "2"}, {"/v3/ai/", "3"}, {"/v4/ai/", "4"}} {
 		of := func(kind, header string, serve func(*call) *hub.Error) *route {
@@ -49,7 +49,7 @@ func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
 		all = append(all, of(kindEmbedding, "Ai-Embedding-Model-Specification-Version", (*call).embedSDK),
 			of(kindImage, "Ai-Image-Model-Specification-Version", (*call).imageSDK),
 			of(kindReranking, "Ai-Reranking-Model-Specification-Version", (*call).rerankSDK))
-		all = append(all, &route{pattern: "GET " + v.path + "config", name: "config", surface: sdk, version: v.version, serve: (*call).config})
+		all = append(all, &route{pattern: "GET " + v.path + "config", name: "config", surface: sdk, version: v.version, serve: lookUp(configOf(v.version))})
 	}
 	return all
 }
@@ -77,53 +77,54 @@ func (c *call) passing() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
 	}
-	if c.stream {
+	if c.rq.stream {
 		return &hub.Error{Kind: hub.BadRequest, Param: "stream", Message: "this gateway does not stream calls of this kind"}
 	}
-	if c.again() {
+	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.passOn(o, cred) })
+	return c.try(func(o *candidate, cred provider.Credential) *hub.Error { return c.passOn(o, cred) })
 }
 
 // passOn passes the request with the model's name replaced by the provider's.
 func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
 	changes := []change{{"model", gjson.AppendJSONString(nil, o.modelFor(cred))}}
 	for _, ours := range [...]string{"providerOptions", "models"} {
-		if c.obj.find(ours) != nil {
+		if c.rq.obj.find(ours) != nil {
 			changes = append(changes, change{ours, nil})
 		}
 	}
-	return c.pass(o, cred, "application/json", c.obj.edit(changes...))
+	return c.pass(o, cred, "application/json", c.rq.obj.edit(changes...))
 }
 
 // pass sends a body to the provider's path for the route's kind and passes the answer.
 func (c *call) pass(o *candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
-	at := pathOf(o.provider, c.rt.kind)
+	at := pathOf(o.provider, c.rq.rt.kind)
 	if at == "" {
-		return notTaken(o, c.rt.kind)
+		return notTaken(o, c.rq.rt.kind)
 	}
 	up := c.e.upstreams[formatChat]
 	if up == nil {
 		return &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: fmt.Errorf("nobody speaks %s", formatChat)}
 	}
-	if err := c.admitAsked(o, cred, c.obj); err != nil {
+	asked, err := c.reserve(o, cred, c.rq.obj)
+	if err != nil {
 		return err
 	}
-	a := c.begin(o, cred)
-	resp, err := a.send(&hub.Outgoing{Path: at, Head: http.Header{"Content-Type": {contentType}}, Body: body}, up, false)
+	x := c.begin(o, cred, asked, false)
+	resp, err := x.send(&hub.Outgoing{Path: at, Head: http.Header{"Content-Type": {contentType}}, Body: body}, up, false)
 	if err == nil {
-		err = a.passed(resp)
+		err = x.relayAny(resp)
 	}
-	a.finish(err)
+	c.conclude(x, err)
 	return err
 }
 
-// passed passes an answer of any type.
-func (a *attempt) passed(resp *http.Response) *hub.Error {
+// relayAny passes an answer of any type.
+func (x *exchange) relayAny(resp *http.Response) *hub.Error {
 	defer resp.Body.Close()
-	c := a.c
-	body, err := a.readAll(resp)
+	rq := &x.cl.rq
+	body, err := x.readAll(resp)
 	if err != nil {
 		return err
 	}
@@ -131,28 +132,28 @@ func (a *attempt) passed(resp *http.Response) *hub.Error {
 	usage := &hub.Usage{}
 	if strings.HasSuffix(mediaType(contentType), "json") {
 		if !gjson.ValidBytes(body) {
-			return a.cutShort("an answer that makes no sense")
+			return x.cutShort("an answer that makes no sense")
 		}
 		usage = plainUsage(body)
 	} else {
 		usage = nil
 	}
-	c.serve(a)
-	a.content()
-	c.sawMedia(a, body, usage)
+	x.serving = true
+	x.content()
+	x.sawBody(body, usage)
 	if usage != nil || strings.HasPrefix(mediaType(contentType), "text/") {
-		if body, err = c.guarded(body); err != nil {
-			c.answered = true
+		if body, err = x.host.guarded(body); err != nil {
+			x.withheld = true
 			return err
 		}
 	}
-	if c.opts.given && c.rt.metadataPath != "" && usage != nil {
-		if with, err := sjson.SetRawBytes(body, c.rt.metadataPath, wrapMetadata(c.metadata())); err == nil {
+	if rq.opts.given && rq.rt.metadataPath != "" && usage != nil {
+		if with, err := sjson.SetRawBytes(body, rq.rt.metadataPath, wrapMetadata(x.host.metadata())); err == nil {
 			body = with
 		}
 	}
-	c.headers(c.out.w.Header())
-	c.out.whole(http.StatusOK, orDefault(contentType, "application/octet-stream"), body)
+	x.headers(x.cl.out.w.Header())
+	x.cl.out.whole(http.StatusOK, orDefault(contentType, "application/octet-stream"), body)
 	return nil
 }
 
@@ -182,38 +183,35 @@ func plainUsage(body []byte) *hub.Usage {
 // form serves a call whose body is a form with the model as a field, such as a
 // transcription.
 func (c *call) form() *hub.Error {
-	if err := c.authenticate(); err != nil {
+	if err := c.received(); err != nil {
 		return err
 	}
-	if err := c.readBody(); err != nil {
-		return err
-	}
-	media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	media, params, err := mime.ParseMediaType(c.rq.http.Header.Get("Content-Type"))
 	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
 		return &hub.Error{Kind: hub.BadRequest, Param: "content-type", Message: "the body must be multipart/form-data"}
 	}
-	parts, bad := readForm(c.body, params["boundary"])
+	parts, bad := readForm(c.rq.raw, params["boundary"])
 	if bad != nil {
 		return bad
 	}
 	for i := range parts {
 		switch parts[i].name {
 		case "model":
-			c.model = string(parts[i].data)
+			c.rq.model = string(parts[i].data)
 		case "stream":
 			if string(parts[i].data) == "true" {
 				return &hub.Error{Kind: hub.BadRequest, Param: "stream", Message: "this gateway does not stream calls of this kind"}
 			}
 		}
 	}
-	if c.model == "" || len(c.model) > maxText {
+	if c.rq.model == "" || len(c.rq.model) > maxText {
 		return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "model is missing; it must be a text such as openai/whisper-1"}
 	}
-	c.obj, c.copies, c.parts = &object{}, 1, parts
-	if bad := c.decide(); bad != nil {
+	c.rq.obj, c.rq.copies, c.rq.parts = &object{}, 1, parts
+	if bad := c.planned(); bad != nil {
 		return bad
 	}
-	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error {
+	return c.try(func(o *candidate, cred provider.Credential) *hub.Error {
 		body, contentType := writeForm(parts, o.modelFor(cred))
 		return c.pass(o, cred, contentType, body)
 	})

@@ -48,7 +48,7 @@ type route struct {
 	// gateway's metadata.
 	metadataPath string
 	lastEvent    []byte
-	appendLast   func(dst, event, data []byte, c *call) []byte
+	appendLast   func(dst, event, data []byte, x *exchange) []byte
 }
 
 // agents are path prefixes that identify the calling coding agent; the paths behind them
@@ -228,30 +228,30 @@ func (c *call) root() *hub.Error {
 
 // chatMetadata adds an event with the gateway's metadata before [DONE], because the cost
 // is not known earlier.
-func chatMetadata(dst, event, _ []byte, c *call) []byte {
+func chatMetadata(dst, event, _ []byte, x *exchange) []byte {
 	dst = append(dst, `data: {"id":`...)
-	dst = gjson.AppendJSONString(dst, c.id)
+	dst = gjson.AppendJSONString(dst, x.cl.rq.id)
 	dst = append(dst, `,"object":"chat.completion.chunk","created":`...)
-	dst = appendInt(dst, c.begun.Unix())
+	dst = appendInt(dst, x.cl.rq.begun.Unix())
 	dst = append(dst, `,"model":`...)
-	dst = gjson.AppendJSONString(dst, c.model)
+	dst = gjson.AppendJSONString(dst, x.cl.rq.model)
 	dst = append(dst, `,"choices":[],"provider_metadata":`...)
-	dst = append(dst, wrapMetadata(c.metadata())...)
+	dst = append(dst, wrapMetadata(x.host.metadata())...)
 	dst = append(dst, "}\n\n"...)
 	return append(dst, event...)
 }
 
-func messagesMetadata(dst, event, data []byte, c *call) []byte {
-	return withMember(dst, event, data, "message_stop", "provider_metadata", c)
+func messagesMetadata(dst, event, data []byte, x *exchange) []byte {
+	return withMember(dst, event, data, "message_stop", "provider_metadata", x)
 }
 
-func responsesMetadata(dst, event, data []byte, c *call) []byte {
-	return withMember(dst, event, data, gjson.GetBytes(data, "type").Str, "response.providerMetadata", c)
+func responsesMetadata(dst, event, data []byte, x *exchange) []byte {
+	return withMember(dst, event, data, gjson.GetBytes(data, "type").Str, "response.providerMetadata", x)
 }
 
 // withMember appends a named event with the gateway's metadata in its data.
-func withMember(dst, event, data []byte, name, path string, c *call) []byte {
-	with, err := sjson.SetRawBytes(data, path, wrapMetadata(c.metadata()))
+func withMember(dst, event, data []byte, name, path string, x *exchange) []byte {
+	with, err := sjson.SetRawBytes(data, path, wrapMetadata(x.host.metadata()))
 	if err != nil {
 		return append(dst, event...)
 	}

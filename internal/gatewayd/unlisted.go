@@ -1,6 +1,7 @@
 package gatewayd
 
 import (
+	"context"
 	"strconv"
 	"strings"
 
@@ -33,9 +34,9 @@ func (v *view) noModel(name string) *hub.Error {
 func (o *offer) unlisted() bool { return o.model.Kind == "" && o.endpoint.Price == nil }
 
 // logUnlisted logs once per endpoint that an unpriced model is called.
-func (c *call) logUnlisted(o *offer) {
+func (e *Engine) logUnlisted(ctx context.Context, o *offer) {
 	if o.unlisted() && !o.health.warned.Swap(true) {
-		c.e.log.WarnContext(c.ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.provider.Name, "model", clip(o.model.ID))
+		e.log.WarnContext(ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.provider.Name, "model", clip(o.model.ID))
 	}
 }
 

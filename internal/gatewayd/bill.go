@@ -1,0 +1,155 @@
+package gatewayd
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/ledger"
+)
+
+// bill is the money side of a call: the reservation, and the cost once it is settled.
+type bill struct {
+	hold ledger.Hold // nil until the call is admitted, and after it is settled
+	need ledger.Need // reserved by hold
+	lost lost        // cost of lost attempts
+	cost charge      // once it is settled
+}
+
+// reserve asks the ledger to admit a call, or to raise its maximum cost. began says that
+// the call was admitted now.
+func (b *bill) reserve(ctx context.Context, l ledger.Ledger, caller *ledger.Caller, need ledger.Need) (began bool, bad *hub.Error) {
+	need.Spent = b.lost.total
+	if b.hold == nil {
+		hold, err := l.Admit(ctx, caller, need)
+		if err != nil {
+			return false, asError(err)
+		}
+		b.hold, b.need = hold, need
+		return true, nil
+	}
+	if need.Spent == b.need.Spent && need.Cost <= b.need.Cost && need.Tokens <= b.need.Tokens && need.Unpriced == b.need.Unpriced && need.BYOK == b.need.BYOK {
+		return false, nil
+	}
+	need.Cost, need.Tokens = max(need.Cost, b.need.Cost), max(need.Tokens, b.need.Tokens)
+	if err := b.hold.Raise(ctx, need); err != nil {
+		return false, asError(err)
+	}
+	b.need = need
+	return false, nil
+}
+
+// settle completes the call's record and hands it to the ledger; it does so once.
+func (c *call) settle() {
+	if c.caller == nil || c.rq.rt.kind == "" { // no caller, or no model call
+		return
+	}
+	now, r, served := time.Now(), &c.record, c.served()
+	switch {
+	case served == nil:
+	case c.failure != nil && c.failure.Kind == hub.Canceled:
+		served.reckon()
+	case served.usage == nil: // canceled before data arrived
+		served.estimate(false)
+	}
+	c.rq.describe(r, c.caller)
+	r.Attempts, r.Latency = c.trail.attempts, millis(now.Sub(c.rq.begun))
+	c.bill.cost = c.bill.total(c.v, &c.rq, served)
+	c.bill.describe(r, served)
+	c.out.describe(r, c.failure)
+	c.out.keep(r)
+	c.e.capture(c.v.Capture, &c.rq, &c.out, r)
+	if c.bill.hold != nil {
+		c.bill.hold.Settle(r)
+		c.bill.hold = nil
+		c.e.metrics.Ended(endedOf(r, served, now.Sub(c.rq.begun)))
+		return
+	}
+	if l, ok := c.e.cfg.Ledger.(interface{ Record(*gateway.Request) error }); ok {
+		if err := l.Record(r); err != nil {
+			c.e.log.WarnContext(c.ctx, "the record of a request that was refused could not be kept", "request", c.rq.id, "error", err)
+		}
+	}
+}
+
+// describe writes what is known of a request into its record.
+func (rq *request) describe(r *gateway.Request, caller *ledger.Caller) {
+	h := rq.http.Header
+	r.ID, r.CreatedAt, r.BytesIn = rq.id, rq.begun, rq.size
+	r.TeamID, r.ProjectID, r.KeyID = caller.TeamID, caller.ProjectID, caller.KeyID
+	r.User, r.Tags, r.Session = caller.User, caller.Tags, rq.session
+	r.Deployment = clip(h.Get("Ai-O11y-Deployment-Id"))
+	if title, referer := h.Get("X-Title"), h.Get("Http-Referer"); title != "" || referer != "" {
+		r.App = clip(strings.TrimSpace(title + " " + referer))
+	}
+	r.Surface, r.Kind, r.Model, r.Streamed = rq.rt.name, rq.rt.kind, rq.model, rq.stream
+}
+
+// describe writes the cost of a call into its record, and who served the call; served is
+// nil if nobody did.
+func (b *bill) describe(r *gateway.Request, served *exchange) {
+	cost := &b.cost
+	r.Tokens, r.Searches = cost.tokens, cost.searches
+	if served != nil {
+		r.Served, r.Provider, r.BYOK = served.o.model.ID, served.o.provider.Name, served.record.BYOK
+		r.FinishReason = served.finishReason
+		if !served.first.IsZero() {
+			r.FirstToken = millis(served.first.Sub(r.CreatedAt))
+		}
+	}
+	if !cost.known {
+		return
+	}
+	r.Cost = &cost.total
+	if served != nil || b.lost.market != 0 {
+		r.MarketCost, r.InputCost, r.OutputCost, r.PriceVersion = &cost.market, &cost.in, &cost.out, cost.version
+		r.Unpriced = cost.unpriced
+	}
+}
+
+// describe writes into a call's record how the call ended, as the client sees it; failure
+// is nil for a call that succeeded.
+func (a *answer) describe(r *gateway.Request, failure *hub.Error) {
+	begun, status, bytes, _ := a.state()
+	r.HTTPStatus, r.BytesOut = status, bytes
+	switch {
+	case failure == nil:
+		r.Status = gateway.Succeeded
+	case failure.Kind == hub.Canceled:
+		r.Status, r.HTTPStatus = gateway.Cancelled, statusCanceled
+		if begun && r.Streamed { // a whole answer that was not sent is no success
+			r.HTTPStatus = status
+		}
+	case len(r.Attempts) == 0:
+		r.Status = gateway.Refused
+	default:
+		r.Status = gateway.Failed
+	}
+	if failure != nil {
+		r.ErrorKind, r.Error = string(failure.Kind), failure.Message
+	}
+}
+
+// statusCanceled is the status in records of calls whose client left; proxies use the
+// same number.
+const statusCanceled = 499
+
+// endedOf describes a call for Metrics; served is nil if nobody served it.
+func endedOf(r *gateway.Request, served *exchange, took time.Duration) Ended {
+	e := Ended{
+		Surface: r.Surface, Kind: r.Kind, Provider: r.Provider, Model: r.Served, Status: string(r.Status), ErrorKind: r.ErrorKind,
+		Took: took, Input: r.Tokens.Input, Output: r.Tokens.Output, Priced: r.Cost != nil,
+	}
+	if served != nil && !served.first.IsZero() {
+		e.FirstToken = served.first.Sub(r.CreatedAt)
+		if n := r.Tokens.Output; n > 1 && r.Streamed {
+			e.PerOutputToken = (took - e.FirstToken) / time.Duration(n-1)
+		}
+	}
+	if r.Cost != nil {
+		e.Cost = r.Cost.Dollars()
+	}
+	return e
+}

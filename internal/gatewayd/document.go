@@ -1,0 +1,121 @@
+package gatewayd
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/hub"
+)
+
+// document is the request in the hub's form. Most calls never decode it.
+type document struct {
+	call       *hub.Call            // nil until it is decoded
+	modalities []string             // besides text; see modalitiesOf
+	looked     bool                 // for modalities
+	files      map[string]*hub.File // fetched files by URL
+}
+
+// decode decodes a request on the first call. key is the caller's, nil for a token.
+func (d *document) decode(rq *request, key *gateway.Key) *hub.Error {
+	if d.call != nil {
+		return nil
+	}
+	parsed, err := rq.rt.surface.ReadCall(rq.http.Header, rq.raw)
+	if err != nil {
+		return asError(err)
+	}
+	if rq.capped(key) {
+		parsed.MaxOutputTokens = &rq.maxOutput
+	}
+	if rq.opts.tier != "" {
+		parsed.ServiceTier = rq.opts.tier
+	}
+	for _, name := range rq.opts.unknown {
+		parsed.Warnings = append(parsed.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: "providerOptions.gateway." + name})
+	}
+	if rq.opts.autoCache {
+		markCache(parsed)
+	}
+	parsed.Stream = rq.stream
+	d.call = parsed
+	return nil
+}
+
+// markCache marks the end of the prompt's stable part, for providers that need an
+// explicit cache marker.
+func markCache(p *hub.Call) {
+	for i := len(p.Prompt) - 1; i >= 0; i-- {
+		if m := &p.Prompt[i]; m.Role == hub.System {
+			if m.Options["anthropic"]["cacheControl"] == nil {
+				m.Options.SetRaw("anthropic", "cacheControl", []byte(`{"type":"ephemeral"}`))
+			}
+			if m.Options["bedrock"]["cachePoint"] == nil {
+				m.Options.SetRaw("bedrock", "cachePoint", []byte(`{"type":"default"}`))
+			}
+			return
+		}
+	}
+}
+
+// lacks returns an error if a model cannot read a modality in the request: an image, a
+// document, sound, a video. The catalogue decides; a model whose modalities it does not
+// list is not excluded. Models that read images are assumed to read documents, because
+// their providers convert pages to images.
+func (d *document) lacks(m *gateway.Model, rq *request, key *gateway.Key) *hub.Error {
+	if len(m.Input) == 0 || rq.rt.kind != kindLanguage {
+		return nil
+	}
+	for _, what := range d.modalitiesOf(rq, key) {
+		if slices.Contains(m.Input, what) || what == "file" && (slices.Contains(m.Input, "image") || slices.Contains(m.Input, "pdf")) {
+			continue
+		}
+		return &hub.Error{Kind: hub.BadRequest, Code: "modality_not_supported", Param: "model", Model: m.ID,
+			Message: "the model " + m.ID + " reads " + strings.Join(m.Input, ", ") + ", and the request has " + modalityNames[what] +
+				"; ask for another one (the operator can correct what it reads: models, input)"}
+	}
+	return nil
+}
+
+var modalityNames = map[string]string{"image": "an image", "audio": "sound", "video": "a video", "file": "a document"}
+
+// modalitiesOf returns a request's modalities other than text. It is called only where
+// the result matters, because it decodes the whole request. For a request that cannot be
+// decoded it returns none; decode reports the error.
+func (d *document) modalitiesOf(rq *request, key *gateway.Key) []string {
+	if d.looked {
+		return d.modalities
+	}
+	d.looked = true
+	if rq.obj.marks&marksFile == 0 || d.decode(rq, key) != nil {
+		return nil
+	}
+	add := func(p *hub.Part) {
+		if p.Kind != hub.FilePart || p.File == nil {
+			return
+		}
+		what, _, _ := strings.Cut(p.File.MediaType, "/")
+		switch what {
+		case "image", "audio", "video":
+		case "application":
+			what = "file"
+		default: // text, or unknown
+			return
+		}
+		if !slices.Contains(d.modalities, what) {
+			d.modalities = append(d.modalities, what)
+		}
+	}
+	for i := range d.call.Prompt {
+		for j := range d.call.Prompt[i].Parts {
+			p := &d.call.Prompt[i].Parts[j]
+			add(p)
+			if p.Result != nil {
+				for k := range p.Result.Output.Content {
+					add(&p.Result.Output.Content[k])
+				}
+			}
+		}
+	}
+	return d.modalities
+}
