@@ -1,4 +1,4 @@
-package gatewayd
+package admin
 
 import (
 	"context"
@@ -14,10 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-var (
-	_ Service = (*Manager)(nil)
-	_ Models  = (*Engine)(nil)
-)
+var _ Service = (*Manager)(nil)
 
 // Manager implements Service: it manages the gateway's keys, budgets and records, and
 // checks permissions and validity. Book is required; the other fields may be nil, which

@@ -1,4 +1,4 @@
-package gatewayd
+package admin
 
 import (
 	"slices"
@@ -16,6 +16,7 @@ const (
 	maxPage     = 200  // items of a page
 	maxRequests = 1000 // requests of a page
 	maxName     = 128  // characters
+	maxText     = 256  // characters of names of others: models, users, tags
 	maxTags     = 32
 	maxPatterns = 256
 	maxRate     = 1_000_000_000

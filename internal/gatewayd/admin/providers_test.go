@@ -1,4 +1,4 @@
-package gatewayd_test
+package admin_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/dbtest"
-	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
 	secrets "github.com/cayhq/cay/internal/secret"
 )
@@ -26,13 +26,13 @@ import (
 // configured is a manager with real settings, for one test.
 type configured struct {
 	live *settings.Live
-	as   func(secret string) (gatewayd.Service, context.Context)
+	as   func(secret string) (admin.Service, context.Context)
 }
 
 // overEachConfigured runs a test on a manager, and on the client over HTTP. file is the
 // content of the settings file.
 func overEachConfigured(t *testing.T, file string, test func(t *testing.T, c configured)) {
-	build := func(t *testing.T) (configured, *gatewayd.Manager) {
+	build := func(t *testing.T) (configured, *admin.Manager) {
 		dir := t.TempDir()
 		name := filepath.Join(dir, "gateway.yaml")
 		checktest.OK(t, os.WriteFile(name, []byte(file), 0o600))
@@ -45,12 +45,12 @@ func overEachConfigured(t *testing.T, file string, test func(t *testing.T, c con
 			return map[string]string{"MISTRAL_API_KEY": "of-the-environment"}[v]
 		}})
 		checktest.OK(t, err)
-		return configured{live: live}, &gatewayd.Manager{Models: unwell{}, Providers: live, Projects: holding{}}
+		return configured{live: live}, &admin.Manager{Models: unwell{}, Providers: live, Projects: holding{}}
 	}
 	t.Run("Manager", func(t *testing.T) {
 		t.Parallel()
 		c, manager := build(t)
-		c.as = func(secret string) (gatewayd.Service, context.Context) {
+		c.as = func(secret string) (admin.Service, context.Context) {
 			return manager, api.WithPrincipal(t.Context(), holders[secret])
 		}
 		test(t, c)
@@ -59,12 +59,12 @@ func overEachConfigured(t *testing.T, file string, test func(t *testing.T, c con
 		t.Parallel()
 		c, manager := build(t)
 		mux := api.NewMux(holding{})
-		gatewayd.Routes(mux, manager)
+		admin.Routes(mux, manager)
 		srv := httptest.NewUnstartedServer(nil)
 		srv.Config = api.NewServer(described(t, mux), nil, slog.New(slog.DiscardHandler))
 		srv.Start()
 		t.Cleanup(srv.Close)
-		c.as = func(secret string) (gatewayd.Service, context.Context) {
+		c.as = func(secret string) (admin.Service, context.Context) {
 			return &gateway.Client{URL: srv.URL, Token: secret, HTTPClient: srv.Client()}, t.Context()
 		}
 		test(t, c)
@@ -90,7 +90,7 @@ func want(t *testing.T, err error, code cay.Code, text string) {
 func TestManager_Providers(t *testing.T) {
 	t.Parallel()
 	overEachConfigured(t, "providers: {openai: {key: in-the-file}}\n", func(t *testing.T, c configured) {
-		admin, actx := c.as("admin")
+		operator, actx := c.as("admin")
 		team, ctx := c.as("team")
 		yes := true
 		params := gateway.ProviderParams{
@@ -99,7 +99,7 @@ func TestManager_Providers(t *testing.T) {
 			Models: map[string]string{"meta/llama": "llama"}, Paths: gateway.ProviderPaths{Rerank: "none"}, FirstByte: gateway.Duration(30e9),
 		}
 		for range 2 { // setting it twice is allowed
-			p, err := admin.SetProvider(actx, "house", params)
+			p, err := operator.SetProvider(actx, "house", params)
 			checktest.OK(t, err)
 			if p.Name != "house" || p.Source != gateway.FromAPI || p.BaseURL != params.BaseURL || !p.Configured || !slices.Equal(p.Credentials, []string{"a"}) || p.Health != "unknown" {
 				t.Errorf("%+v", p)
@@ -116,7 +116,7 @@ func TestManager_Providers(t *testing.T) {
 		if p := c.live.Current().Providers.Get("house"); p == nil || p.BaseURL != params.BaseURL || p.Header.Get("X-Org") != "canary-2" {
 			t.Errorf("calls that begin now have %+v", p)
 		}
-		all, err := admin.ListProviders(actx)
+		all, err := operator.ListProviders(actx)
 		checktest.OK(t, err)
 		find := func(all []gateway.Provider, name string) gateway.Provider {
 			i := slices.IndexFunc(all, func(p gateway.Provider) bool { return p.Name == name })
@@ -154,14 +154,14 @@ func TestManager_Providers(t *testing.T) {
 			t.Error("a provider is there that was refused")
 		}
 
-		_, err = admin.SetProvider(actx, "openai", gateway.ProviderParams{Key: "canary-3"})
+		_, err = operator.SetProvider(actx, "openai", gateway.ProviderParams{Key: "canary-3"})
 		want(t, err, cay.Conflict, "in the file of settings")
-		want(t, admin.DeleteProvider(actx, "openai"), cay.Conflict, "in the file of settings")
-		_, err = admin.SetProvider(actx, "x", gateway.ProviderParams{})
+		want(t, operator.DeleteProvider(actx, "openai"), cay.Conflict, "in the file of settings")
+		_, err = operator.SetProvider(actx, "x", gateway.ProviderParams{})
 		want(t, err, cay.Invalid, "no kind of provider")
-		_, err = admin.SetProvider(actx, "X!", gateway.ProviderParams{Kind: "openai"})
+		_, err = operator.SetProvider(actx, "X!", gateway.ProviderParams{Kind: "openai"})
 		want(t, err, cay.Invalid, "no name of a provider")
-		p, err := admin.SetProvider(actx, "mistral", gateway.ProviderParams{Disabled: true})
+		p, err := operator.SetProvider(actx, "mistral", gateway.ProviderParams{Disabled: true})
 		checktest.OK(t, err)
 		if p.Configured || !p.Disabled || c.live.Current().Providers.Get("mistral") != nil {
 			t.Errorf("%+v is disabled", p)
@@ -174,11 +174,11 @@ func TestManager_Providers(t *testing.T) {
 		if !slices.IsSortedFunc(all, func(a, b gateway.Provider) int { return strings.Compare(a.Name, b.Name) }) {
 			t.Errorf("%+v", all)
 		}
-		checktest.OK(t, admin.DeleteProvider(actx, "mistral")) // the environment configures it again
-		if got, err := admin.GetProvider(actx, "mistral"); err != nil || got.Source != gateway.FromEnvironment {
+		checktest.OK(t, operator.DeleteProvider(actx, "mistral")) // the environment configures it again
+		if got, err := operator.GetProvider(actx, "mistral"); err != nil || got.Source != gateway.FromEnvironment {
 			t.Errorf("%+v, %v", got, err)
 		}
-		want(t, admin.DeleteProvider(actx, "mistral"), cay.NotFound, "not set by the API")
+		want(t, operator.DeleteProvider(actx, "mistral"), cay.NotFound, "not set by the API")
 	})
 }
 
@@ -191,7 +191,7 @@ projects:
   prj_two: {providers: {anthropic: [{name: first, key: canary-1, fallback: true}, {key: canary-2}]}}
 `
 	overEachConfigured(t, file, func(t *testing.T, c configured) {
-		admin, actx := c.as("admin")
+		operator, actx := c.as("admin")
 		team, ctx := c.as("team")
 		project, pctx := c.as("project")
 		other, octx := c.as("other")
@@ -241,7 +241,7 @@ projects:
 		want(t, err, cay.PermissionDenied, "operator")
 		_, err = team.SetCredential(ctx, gateway.CredentialID{ProjectID: "prj_two", Provider: "ollama", Name: "main"}, gateway.CredentialParams{Key: "k"})
 		want(t, err, cay.NotFound, "ollama")
-		_, err = admin.SetCredential(actx, house, gateway.CredentialParams{Key: "k"})
+		_, err = operator.SetCredential(actx, house, gateway.CredentialParams{Key: "k"})
 		checktest.OK(t, err)
 		if ids, _ := own("prj_two", "house"); len(ids) != 1 {
 			t.Errorf("%v", ids)
@@ -271,7 +271,7 @@ projects:
 		_, err = project.SetCredential(pctx, gateway.CredentialID{Provider: "anthropic", Name: "more"}, gateway.CredentialParams{Key: "k"})
 		want(t, err, cay.Conflict, "in the file of settings")
 
-		list := func(svc gatewayd.Service, ctx context.Context, f gateway.CredentialFilter) (names []string) {
+		list := func(svc admin.Service, ctx context.Context, f gateway.CredentialFilter) (names []string) {
 			t.Helper()
 			all, err := svc.ListCredentials(ctx, f)
 			checktest.OK(t, err)

@@ -1,4 +1,4 @@
-package gatewayd_test
+package admin_test
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/dbtest"
-	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
@@ -46,7 +46,7 @@ func (holding) Authenticate(_ context.Context, secret string) (api.Principal, er
 	return p, nil
 }
 
-// CheckProject implements gatewayd.Projects.
+// CheckProject implements admin.Projects.
 func (holding) CheckProject(_ context.Context, team, project string) error {
 	if team == account.DefaultTeam && (project == account.DefaultProject || project == "prj_two") {
 		return nil
@@ -54,7 +54,7 @@ func (holding) CheckProject(_ context.Context, team, project string) error {
 	return cay.Errorf(cay.NotFound, "project %q not found", project)
 }
 
-// Models implements gatewayd.Models.
+// Models implements admin.Models.
 func (holding) Models() []gateway.Model {
 	price := gateway.Money(250_000)
 	return []gateway.Model{{ID: "a/b", Name: "B", Kind: "language", Aliases: []string{"b"}, Endpoints: []gateway.Endpoint{
@@ -63,7 +63,7 @@ func (holding) Models() []gateway.Model {
 	}}}
 }
 
-// Check implements gatewayd.Checker.
+// Check implements admin.Checker.
 func (holding) Check(_ context.Context, provider string) ([]gateway.Check, error) {
 	if provider != "" && provider != "p" {
 		return nil, cay.Errorf(cay.NotFound, "provider %q not found", provider)
@@ -76,26 +76,26 @@ type managed struct {
 	book *ledger.Book
 	mux  *api.Mux
 	// as returns the service for the holder of a token.
-	as func(secret string) (gatewayd.Service, context.Context)
+	as func(secret string) (admin.Service, context.Context)
 }
 
 // overEach runs a test on the manager itself, and through the HTTP client.
 func overEach(t *testing.T, test func(t *testing.T, m managed)) {
-	build := func(t *testing.T) (managed, *gatewayd.Manager) {
+	build := func(t *testing.T) (managed, *admin.Manager) {
 		d := dbtest.Open(t)
 		book, err := ledger.Open(context.Background(), d, ledger.Options{Accounts: holding{}})
 		checktest.OK(t, err)
 		t.Cleanup(func() { checktest.OK(t, book.Close()) })
-		manager := &gatewayd.Manager{Book: book, Models: holding{}, Checker: holding{}, Projects: holding{}}
+		manager := &admin.Manager{Book: book, Models: holding{}, Checker: holding{}, Projects: holding{}}
 		mux := api.NewMux(holding{})
-		gatewayd.Routes(mux, manager)
+		admin.Routes(mux, manager)
 		mux.ServeOpenAPI("test")
 		return managed{book: book, mux: mux}, manager
 	}
 	t.Run("Manager", func(t *testing.T) {
 		t.Parallel()
 		m, manager := build(t)
-		m.as = func(secret string) (gatewayd.Service, context.Context) {
+		m.as = func(secret string) (admin.Service, context.Context) {
 			return manager, api.WithPrincipal(t.Context(), holders[secret])
 		}
 		test(t, m)
@@ -107,7 +107,7 @@ func overEach(t *testing.T, test func(t *testing.T, m managed)) {
 		srv.Config = api.NewServer(described(t, m.mux), nil, slog.New(slog.DiscardHandler))
 		srv.Start()
 		t.Cleanup(srv.Close)
-		m.as = func(secret string) (gatewayd.Service, context.Context) {
+		m.as = func(secret string) (admin.Service, context.Context) {
 			return &gateway.Client{URL: srv.URL, Token: secret, HTTPClient: srv.Client()}, t.Context()
 		}
 		test(t, m)
@@ -117,7 +117,7 @@ func overEach(t *testing.T, test func(t *testing.T, m managed)) {
 // managedSpec is the OpenAPI description of the routes.
 var managedSpec = sync.OnceValues(func() (*openapi3.T, error) {
 	mux := api.NewMux(holding{})
-	gatewayd.Routes(mux, &gatewayd.Manager{})
+	admin.Routes(mux, &admin.Manager{})
 	mux.ServeOpenAPI("test")
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/openapi.json", nil))
@@ -206,7 +206,7 @@ func TestRoutes_Described(t *testing.T) {
 	doc, err := managedSpec()
 	checktest.OK(t, err)
 	mux := api.NewMux(holding{})
-	gatewayd.Routes(mux, &gatewayd.Manager{})
+	admin.Routes(mux, &admin.Manager{})
 	mux.ServeOpenAPI("test")
 	var has []string
 	for path, item := range doc.Paths.Map() {
@@ -277,7 +277,7 @@ func TestManager_Keys(t *testing.T) {
 			t.Errorf("it is %+v", got)
 		}
 		for _, svc := range []struct {
-			gatewayd.Service
+			admin.Service
 			ctx context.Context
 		}{{project, pctx}, {other, octx}} {
 			_, err = svc.GetKey(svc.ctx, k.ID)
@@ -332,7 +332,7 @@ func TestManager_Keys(t *testing.T) {
 func TestManager_Budgets(t *testing.T) {
 	t.Parallel()
 	overEach(t, func(t *testing.T, m managed) {
-		admin, actx := m.as("admin")
+		operator, actx := m.as("admin")
 		team, ctx := m.as("team")
 		project, pctx := m.as("project")
 		other, octx := m.as("other")
@@ -377,15 +377,15 @@ func TestManager_Budgets(t *testing.T) {
 			_, err := team.SetBudget(ctx, id, params)
 			checktest.Code(t, err, cay.PermissionDenied)
 			checktest.Code(t, team.DeleteBudget(ctx, id), cay.PermissionDenied)
-			_, err = admin.SetBudget(actx, id, params)
+			_, err = operator.SetBudget(actx, id, params)
 			checktest.OK(t, err)
 		}
 		_, err = other.GetBudget(octx, gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team_other"}) // by the default of teams
 		checktest.OK(t, err)
-		_, err = admin.SetBudget(actx, gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team_other"}, params)
+		_, err = operator.SetBudget(actx, gateway.BudgetID{Scope: gateway.ScopeTeam, Ref: "team_other"}, params)
 		checktest.Code(t, err, cay.NotFound)
 
-		list := func(svc gatewayd.Service, ctx context.Context) (n int) {
+		list := func(svc admin.Service, ctx context.Context) (n int) {
 			for p := (gateway.ListParams{Limit: 3}); ; {
 				page, err := svc.ListBudgets(ctx, p)
 				checktest.OK(t, err)
@@ -395,7 +395,7 @@ func TestManager_Budgets(t *testing.T) {
 				}
 			}
 		}
-		if a, b, c := list(admin, actx), list(team, ctx), list(other, octx); a != 8 || b != 7 || c != 0 {
+		if a, b, c := list(operator, actx), list(team, ctx), list(other, octx); a != 8 || b != 7 || c != 0 {
 			t.Errorf("they see %d, %d and %d budgets; want 8, 7 and 0", a, b, c)
 		}
 		_, err = project.ListBudgets(pctx, gateway.ListParams{})
@@ -539,20 +539,20 @@ func TestManager_ModelsAndCheck(t *testing.T) {
 		}
 		_, err = team.Check(ctx, "")
 		checktest.Code(t, err, cay.PermissionDenied)
-		admin, actx := m.as("admin")
-		checks, err := admin.Check(actx, "p")
+		operator, actx := m.as("admin")
+		checks, err := operator.Check(actx, "p")
 		checktest.OK(t, err)
 		if len(checks) != 1 || !checks[0].OK || checks[0].Models != 3 {
 			t.Errorf("it is %+v", checks)
 		}
-		_, err = admin.Check(actx, "none")
+		_, err = operator.Check(actx, "none")
 		checktest.Code(t, err, cay.NotFound)
 	})
 }
 
 func TestManager_Unauthenticated(t *testing.T) {
 	t.Parallel()
-	m := &gatewayd.Manager{}
+	m := &admin.Manager{}
 	for name, f := range map[string]func(ctx context.Context) error{
 		"CreateKey": func(ctx context.Context) error { _, err := m.CreateKey(ctx, gateway.CreateKeyParams{}); return err },
 		"GetKey":    func(ctx context.Context) error { _, err := m.GetKey(ctx, "x"); return err },

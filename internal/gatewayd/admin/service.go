@@ -1,4 +1,4 @@
-package gatewayd
+package admin
 
 import (
 	"context"
@@ -66,7 +66,7 @@ type Service interface {
 	Configuring
 }
 
-// Models lists the models that can be called. *Engine implements it.
+// Models lists the models that can be called. *gatewayd.Engine implements it.
 type Models interface {
 	// Models returns the catalogue, sorted by id. The caller must not change it.
 	Models() []gateway.Model

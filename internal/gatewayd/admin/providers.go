@@ -1,4 +1,4 @@
-package gatewayd
+package admin
 
 import (
 	"context"

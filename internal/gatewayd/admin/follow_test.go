@@ -1,4 +1,4 @@
-package gatewayd_test
+package admin_test
 
 import (
 	"bufio"
