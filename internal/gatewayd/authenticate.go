@@ -18,7 +18,7 @@ func authenticate(ctx context.Context, l ledger.Ledger, h http.Header) (caller *
 	}
 	caller, bad := l.Authenticate(ctx, secret)
 	if bad != nil {
-		return nil, token, asError(bad)
+		return nil, token, hub.AsError(bad)
 	}
 	return caller, token, nil
 }

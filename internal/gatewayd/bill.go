@@ -25,7 +25,7 @@ func (b *bill) reserve(ctx context.Context, l ledger.Ledger, caller *ledger.Call
 	if b.hold == nil {
 		hold, err := l.Admit(ctx, caller, need)
 		if err != nil {
-			return false, asError(err)
+			return false, hub.AsError(err)
 		}
 		b.hold, b.need = hold, need
 		return true, nil
@@ -35,7 +35,7 @@ func (b *bill) reserve(ctx context.Context, l ledger.Ledger, caller *ledger.Call
 	}
 	need.Cost, need.Tokens = max(need.Cost, b.need.Cost), max(need.Tokens, b.need.Tokens)
 	if err := b.hold.Raise(ctx, need); err != nil {
-		return false, asError(err)
+		return false, hub.AsError(err)
 	}
 	b.need = need
 	return false, nil

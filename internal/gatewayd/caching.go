@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // variants are request headers that change the answer.
@@ -63,14 +64,14 @@ func (v *view) guard(ctx context.Context, caller *ledger.Caller, model string, p
 	}
 	raw, err := v.Guards.Request(ctx, caller, model, p.raw)
 	if err != nil {
-		return p, asError(err)
+		return p, hub.AsError(err)
 	}
 	if len(raw) == len(p.raw) && len(raw) > 0 && &raw[0] == &p.raw[0] {
 		return p, nil
 	}
-	o, err := scan(raw)
+	o, err := scan.Read(raw)
 	if err != nil {
-		return p, asError(err)
+		return p, hub.AsError(err)
 	}
 	p.raw, p.obj = raw, o
 	return p, nil
@@ -87,7 +88,7 @@ func (v *view) guarded(ctx context.Context, caller *ledger.Caller, model string,
 	}
 	body, err := v.Guards.Answer(ctx, caller, model, body)
 	if err != nil {
-		e := *asError(err)
+		e := *hub.AsError(err)
 		e.Kind = hub.Forbidden // no other provider is tried
 		return nil, &e
 	}

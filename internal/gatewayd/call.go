@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // call is one request to the gateway, from its headers to its record. It belongs to one
@@ -25,11 +28,11 @@ type call struct {
 	e *Engine
 	v *view
 	client
-	intake intake
-	plan   plan
-	trail  trail
-	last   *exchange // the latest attempt, nil before the first
-	bill   bill
+	place intake.Place
+	plan  plan
+	trail trail
+	last  *exchange // the latest attempt, nil before the first
+	bill  bill
 	// record is written when the call has ended; see settle.
 	record  gateway.Request
 	failure *hub.Error
@@ -93,7 +96,7 @@ func (c *call) end() {
 		t.Discard()
 	}
 	c.span.end(&c.client, &c.record, c.failure, c.last, c.served())
-	c.intake.leave(c.record.Cached)
+	c.place.Leave(c.record.Cached)
 	if c.e.log.Enabled(c.ctx, -4) {
 		_, status, bytes, _ := c.out.state()
 		c.e.log.DebugContext(c.ctx, "request", "request", c.rq.id, "method", c.rq.http.Method, "path", c.rq.http.URL.Path,
@@ -138,7 +141,7 @@ func (c *call) received() (err *hub.Error) {
 	if err = c.authenticated(); err != nil {
 		return err
 	}
-	c.rq.raw, err = c.e.receive(c.ctx, &c.rq, c.caller, c.out.rc, &c.intake)
+	c.rq.raw, err = c.e.intake.Receive(c.rq.http, c.out.rc, c.caller, c.rq.rt.kind != "", &c.place)
 	c.rq.size = int64(len(c.rq.raw))
 	return err
 }
@@ -174,18 +177,18 @@ func (c *call) language() *hub.Error {
 
 // reserve checks what a request to a provider asks for, and reserves its maximum cost.
 // sent is the request's body, nil before it exists.
-func (c *call) reserve(o *candidate, cred provider.Credential, sent *object) (asked *asks, err *hub.Error) {
+func (c *call) reserve(o *candidate, cred provider.Credential, sent *scan.Object) (asked *asks.Asks, err *hub.Error) {
 	if sent != nil {
-		if asked, err = readAsks(sent, sent == c.rq.obj); err != nil {
+		if asked, err = asks.Read(sent, sent == c.rq.obj); err != nil {
 			return nil, err
 		}
 		if c.rq.payload, err = c.v.allow(c.ctx, c.caller, asked, o.offer, c.rq.payload); err != nil {
 			return nil, err
 		}
-		if asked.before, err = c.e.owned(c.ctx, c.caller, sent, o.offer, cred); err != nil {
+		if asked.Before, err = c.e.owned(c.ctx, c.caller, sent, o.offer, cred); err != nil {
 			return nil, err
 		}
-		asked.stores = stores(sent)
+		asked.Stores = stores(sent)
 	}
 	need := c.v.needOf(&c.rq, o.offer, asked)
 	need.BYOK = cred != nil && cred.BYOK()
@@ -194,7 +197,7 @@ func (c *call) reserve(o *candidate, cred provider.Credential, sent *object) (as
 
 // admitted asks the ledger to admit the call, or to raise its maximum cost.
 func (c *call) admitted(need ledger.Need) *hub.Error {
-	need.Arrival = c.intake.arrival
+	need.Arrival = c.place.Arrival
 	began, err := c.bill.reserve(c.ctx, c.e.cfg.Ledger, c.caller, need)
 	if began {
 		c.e.metrics.Began()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // tee returns a Tee that captures the answer of a call, nil if answers are not captured.
@@ -49,7 +50,7 @@ var perhapsSecret = regexp.MustCompile(`(?i)byok|key|secret|token|credential|\\`
 func (rq *request) captured() *capture.Body {
 	b := &capture.Body{ContentType: rq.http.Header.Get("Content-Type"), Bytes: rq.raw, Size: rq.size}
 	switch {
-	case rq.obj == nil || rq.obj.body == nil: // the body could not be parsed, or is a form
+	case rq.obj == nil || rq.obj.Body == nil: // the body could not be parsed, or is a form
 		b.Size = max(b.Size, int64(len(rq.raw)))
 		if rq.obj != nil {
 			b.ContentType = "application/octet-stream"
@@ -59,8 +60,8 @@ func (rq *request) captured() *capture.Body {
 			b.ContentType = "text/plain"
 		}
 		return b
-	case perhapsSecret.Match(rq.obj.get("providerOptions")):
-		b.Bytes = rq.obj.edit(change{"providerOptions", nil})
+	case perhapsSecret.Match(rq.obj.Get("providerOptions")):
+		b.Bytes = rq.obj.Edit(scan.Delete("providerOptions"))
 	}
 	b.ContentType = "application/json" // whatever type the client sent
 	return b

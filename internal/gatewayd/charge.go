@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
@@ -75,8 +76,8 @@ func (v *view) priceOf(rq *request, x *exchange) (cost charge) {
 	by.Total = by.Total.Plus(rq.pieces(p, x.images, x.seconds))
 	more, unpriced := v.ran(o, u, x.asked)
 	by.Total = by.Total.Plus(more)
-	if x.asked != nil && x.asked.fast() && p.ServiceTiers[x.asked.speed] == 0 {
-		unpriced = append(unpriced, "speed "+x.asked.speed)
+	if x.asked != nil && x.asked.Fast() && p.ServiceTiers[x.asked.Speed] == 0 {
+		unpriced = append(unpriced, "speed "+x.asked.Speed)
 	}
 	cost.unpriced = unpriced
 	cost.market, cost.in, cost.out = by.Total, by.Input, by.Output
@@ -89,7 +90,7 @@ func (v *view) priceOf(rq *request, x *exchange) (cost charge) {
 
 // ran returns the cost of the tools that the provider ran, and the names of tools without
 // a known price.
-func (v *view) ran(o *offer, u *hub.Usage, asked *asks) (cost gateway.Money, unpriced []string) {
+func (v *view) ran(o *offer, u *hub.Usage, asked *asks.Asks) (cost gateway.Money, unpriced []string) {
 	count := func(name string, n int64) {
 		if n <= 0 {
 			return
@@ -108,11 +109,11 @@ func (v *view) ran(o *offer, u *hub.Usage, asked *asks) (cost gateway.Money, unp
 		other := &u.Others[i]
 		name := other.Model
 		if name == "" && asked != nil {
-			name = asked.imageModel()
+			name = asked.ImageModel()
 		}
-		_, p := v.at(o.provider.Name, orDefault(name, imageModel))
+		_, p := v.at(o.provider.Name, orDefault(name, asks.ImageModel))
 		if p == nil {
-			unpriced = append(unpriced, orDefault(name, imageModel))
+			unpriced = append(unpriced, orDefault(name, asks.ImageModel))
 			continue
 		}
 		cost = cost.Plus(catalog.CostOf(p, other).Total)
@@ -123,15 +124,15 @@ func (v *view) ran(o *offer, u *hub.Usage, asked *asks) (cost gateway.Money, unp
 
 // searchTool returns the tool whose price applies to searches: the tool named in the
 // answer, else the most expensive one that was requested.
-func searchTool(o *offer, u *hub.Usage, asked *asks) string {
+func searchTool(o *offer, u *hub.Usage, asked *asks.Asks) string {
 	name := orDefault(u.SearchTool, "web_search")
 	most, _ := toolPrice(o, name)
 	if asked == nil || u.SearchTool != "" {
 		return name
 	}
-	for _, t := range asked.tools {
-		if p, known := toolPrice(o, t.name); strings.Contains(t.name, "search") && t.name != "file_search" && (known && p > most || !known && name == "web_search") {
-			name, most = t.name, p
+	for _, t := range asked.Tools {
+		if p, known := toolPrice(o, t.Name); strings.Contains(t.Name, "search") && t.Name != "file_search" && (known && p > most || !known && name == "web_search") {
+			name, most = t.Name, p
 		}
 	}
 	return name

@@ -21,7 +21,7 @@ func (c *call) countByGemini(o *candidate, cred provider.Credential, target *hub
 	}
 	out, _, bad := f.WriteCount(asked, target)
 	if bad != nil {
-		return asError(bad)
+		return hub.AsError(bad)
 	}
 	x := c.begin(o, cred, nil, false)
 	body, err := x.ask(out, up)

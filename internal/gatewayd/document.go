@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // document is the request in the hub's form. Most calls never decode it.
@@ -23,7 +24,7 @@ func (d *document) decode(rq *request, key *gateway.Key) *hub.Error {
 	}
 	parsed, err := rq.rt.surface.ReadCall(rq.http.Header, rq.raw)
 	if err != nil {
-		return asError(err)
+		return hub.AsError(err)
 	}
 	if rq.capped(key) {
 		parsed.MaxOutputTokens = &rq.maxOutput
@@ -87,7 +88,7 @@ func (d *document) modalitiesOf(rq *request, key *gateway.Key) []string {
 		return d.modalities
 	}
 	d.looked = true
-	if rq.obj.marks&marksFile == 0 || d.decode(rq, key) != nil {
+	if rq.obj.Marks&scan.File == 0 || d.decode(rq, key) != nil {
 		return nil
 	}
 	add := func(p *hub.Part) {

@@ -16,8 +16,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
+	"github.com/cayhq/cay/internal/gatewayd/endpoint"
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
@@ -113,9 +115,9 @@ type Engine struct {
 	transport http.RoundTripper
 	fetcher   *http.Client
 	close     func()
-	room      *room
-	board     board
-	sessions  sessions
+	intake    *intake.Intake
+	board     endpoint.Board
+	sessions  endpoint.Sessions
 	origin    http.CrossOriginProtection
 
 	view atomic.Pointer[view]
@@ -134,7 +136,7 @@ var errStopping = errors.New("the gateway is stopping")
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, transport: cfg.Transport, close: func() {},
-		surfaces: make(map[string]hub.Surface), upstreams: make(map[string]hub.Upstream), sessions: newSessions(),
+		surfaces: make(map[string]hub.Surface), upstreams: make(map[string]hub.Upstream), sessions: endpoint.NewSessions(),
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
@@ -146,8 +148,9 @@ func New(cfg Config) *Engine {
 	}
 	e.cfg.MaxBody = orDefault(cfg.MaxBody, 32<<20)
 	e.cfg.Bodies = max(orDefault(cfg.Bodies, 512<<20), 2*(e.cfg.MaxBody+1))
-	e.room = newRoom(e.cfg.Bodies, orDefault(cfg.RoomTime, 5*time.Second))
-	e.cfg.BodyTime = orDefault(cfg.BodyTime, 30*time.Second)
+	e.intake = intake.New(intake.Config{
+		Ledger: cfg.Ledger, MaxBody: e.cfg.MaxBody, Bodies: e.cfg.Bodies, RoomTime: orDefault(cfg.RoomTime, 5*time.Second), BodyTime: orDefault(cfg.BodyTime, 30*time.Second),
+	})
 	e.cfg.Stall = orDefault(cfg.Stall, 60*time.Second)
 	e.cfg.KeepAlive = orDefault(cfg.KeepAlive, 10*time.Second)
 	e.cfg.Total = orDefault(cfg.Total, time.Hour)

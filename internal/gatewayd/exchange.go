@@ -12,8 +12,11 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/asks"
+	"github.com/cayhq/cay/internal/gatewayd/endpoint"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 	"github.com/cayhq/cay/internal/sse"
 )
 
@@ -45,7 +48,7 @@ type exchange struct {
 // host is the call of an exchange, as far as an exchange needs it.
 type host interface {
 	// reserve reserves the maximum cost of a request to a provider.
-	reserve(o *candidate, cred provider.Credential, sent *object) (*asks, *hub.Error)
+	reserve(o *candidate, cred provider.Credential, sent *scan.Object) (*asks.Asks, *hub.Error)
 	// charge returns the cost of the call as known so far.
 	charge() charge
 	// limits sets the headers of the caller's limits.
@@ -82,9 +85,9 @@ type result struct {
 	seconds      int64     // seconds that were transcribed, if the provider counts them
 	first        time.Time // of the first content
 	finishReason string
-	asked        *asks    // options that the provider was sent, nil if unknown
-	stores       bool     // the provider keeps the answer
-	kept         []string // other ids that the provider keeps
+	asked        *asks.Asks // options that the provider was sent, nil if unknown
+	stores       bool       // the provider keeps the answer
+	kept         []string   // other ids that the provider keeps
 	transcript   *transcript
 }
 
@@ -161,23 +164,23 @@ func (x *exchange) end(err *hub.Error) {
 	h := x.o.health
 	switch {
 	case whole == nil:
-		o := outcome{}
+		o := endpoint.Outcome{}
 		if !x.first.IsZero() {
-			o.firstToken = x.first.Sub(x.record.StartedAt)
+			o.FirstToken = x.first.Sub(x.record.StartedAt)
 		}
 		if n := x.outputTokens(); n > 0 && took > 0 {
-			o.speed = float64(n) / took.Seconds()
+			o.Speed = float64(n) / took.Seconds()
 		}
-		h.add(now, o)
-		x.e.sessions.set(x.cl.rq.session, endpointKey{x.o.provider.Name, x.o.endpoint.Model})
+		h.Add(now, o)
+		x.e.sessions.Set(x.cl.rq.session, endpoint.Key{Provider: x.o.provider.Name, Model: x.o.endpoint.Model})
 	case blames(whole):
-		if h.add(now, outcome{failed: true}) {
+		if h.Add(now, endpoint.Outcome{Failed: true}) {
 			x.e.metrics.CircuitOpened(x.o.provider.Name, x.o.model.ID)
 			x.e.log.WarnContext(x.cl.ctx, "a provider fails and is left alone for a while", "provider", x.o.provider.Name, "model", x.o.model.ID,
 				"kind", string(whole.Kind), "status", whole.Status) // its message may quote the request
 		}
 	default:
-		h.drop()
+		h.Drop()
 	}
 	x.e.metrics.Attempted(x.o.provider.Name, x.o.model.ID, x.record.Status, x.record.OK, took)
 	x.span.end(&x.record, whole, now)

@@ -182,7 +182,7 @@ func (d *document) fetch(ctx context.Context, by *http.Client, f *hub.File) (*hu
 	case errors.Is(err, errNotPublic):
 		return nil, failed(errNotPublic.Error(), nil)
 	case err != nil && ctx.Err() != nil:
-		return nil, canceled()
+		return nil, hub.Left()
 	case err != nil:
 		return nil, failed("there is no answer", err)
 	}

@@ -32,7 +32,7 @@ func (v *view) guardForm(ctx context.Context, caller *ledger.Caller, model strin
 	}
 	changed, err := v.Guards.Form(ctx, caller, model, int64(len(form.raw)), fields)
 	if err != nil {
-		return asError(err)
+		return hub.AsError(err)
 	}
 	for i := range changed {
 		if changed[i].Text != fields[i].Text {

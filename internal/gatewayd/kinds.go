@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gemini"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // Embeddings, images and rankings also go through the hub if the provider does not speak
@@ -27,7 +28,7 @@ func embedBatch(p *provider.Provider) int { return orDefault(p.EmbedBatch, maxVa
 // hasMoreTexts reports whether there are more than n texts to embed, which takes several
 // calls. Lists of tokens are passed unchanged.
 func (p *payload) hasMoreTexts(n int) bool {
-	input := p.obj.get("input")
+	input := p.obj.Get("input")
 	if len(input) < 3*n { // [ and, for each, two quotes and a comma
 		return false
 	}
@@ -54,7 +55,7 @@ func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q
 	}
 	asked, err := read(c.rq.http.Header, c.rq.raw)
 	if err != nil {
-		return asError(err)
+		return hub.AsError(err)
 	}
 	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
@@ -117,7 +118,7 @@ func (c *call) embeddings() *hub.Error {
 		}
 		asked, err := chatcompletions.ReadEmbedCall(c.rq.raw)
 		if err != nil {
-			return asError(err)
+			return hub.AsError(err)
 		}
 		return c.through(o, cred, embed(asked, func(r *hub.EmbedResult) ([]byte, error) {
 			return chatcompletions.WriteEmbedResult(c.hubAnswer(), asked, r), nil
@@ -187,7 +188,7 @@ func one[Q, R any](x *exchange, t *hub.Target, write func(*Q, *hub.Target) (*hub
 	}
 	out, warnings, bad := write(asked, t)
 	if bad != nil {
-		return nil, nil, asError(bad)
+		return nil, nil, hub.AsError(bad)
 	}
 	if path != "" {
 		out.Path = path
@@ -229,7 +230,7 @@ func (x *exchange) hubbed(ask askFunc) *hub.Error {
 	x.sawMedia(m.usage, m.images, m.response)
 	body, bad := m.encode()
 	if bad != nil {
-		return asError(bad)
+		return hub.AsError(bad)
 	}
 	if body, err = x.host.guarded(body); err != nil {
 		x.withheld = true
@@ -243,7 +244,7 @@ func (x *exchange) hubbed(ask askFunc) *hub.Error {
 
 // ask reserves the maximum cost of a request, sends it and reads the whole answer.
 func (x *exchange) ask(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) {
-	sent, bad := scan(out.Body)
+	sent, bad := scan.Read(out.Body)
 	if bad != nil {
 		return nil, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions", Message: "what the options make of the request is no request: " + bad.Error()}
 	}
@@ -264,7 +265,7 @@ func (x *exchange) ask(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) 
 
 // from converts an error of an answer, and adds the provider and status.
 func (x *exchange) from(err error) *hub.Error {
-	e := *asError(err)
+	e := *hub.AsError(err)
 	e.Provider = x.o.provider.Name
 	if e.Status == 0 {
 		e.Status = x.record.Status

@@ -64,7 +64,7 @@ func (l *lookup) credits() ([]byte, *hub.Error) {
 	}
 	left, spent, ok, err := b.Credits(l.http.Context(), l.caller)
 	if err != nil {
-		return nil, asError(err)
+		return nil, hub.AsError(err)
 	}
 	if !ok {
 		left = boundless
@@ -84,7 +84,7 @@ func (l *lookup) generation() ([]byte, *hub.Error) {
 		return nil, &hub.Error{Kind: hub.NotFound, Code: "not_found", Param: "id", Message: "there is no generation " + clip(id)}
 	}
 	if err != nil {
-		return nil, asError(err)
+		return nil, hub.AsError(err)
 	}
 	return aisdk.Generation(r), nil
 }
@@ -97,7 +97,7 @@ func (l *lookup) report() ([]byte, *hub.Error) {
 	}
 	report, err := aisdk.ReadReport(l.http.URL.Query())
 	if err != nil {
-		return nil, asError(err)
+		return nil, hub.AsError(err)
 	}
 	if l.caller.Key != nil { // a key sees only its own requests
 		report.Spend.KeyID = l.caller.KeyID
@@ -107,7 +107,7 @@ func (l *lookup) report() ([]byte, *hub.Error) {
 		return nil, &hub.Error{Kind: hub.BadRequest, Message: known.Message}
 	}
 	if err != nil {
-		return nil, asError(err)
+		return nil, hub.AsError(err)
 	}
 	return report.Write(rows), nil
 }

@@ -129,7 +129,7 @@ func (x *exchange) reckon() {
 	}
 	switch rq.rt.kind {
 	case kindLanguage:
-		x.unseen = int64(silent.Seconds() * orDefault(x.o.health.state(x.record.StartedAt).Throughput, usualSpeed))
+		x.unseen = int64(silent.Seconds() * orDefault(x.o.health.State(x.record.StartedAt).Throughput, usualSpeed))
 	case kindImage: // the provider makes all images once it has begun
 		x.images = min(max(1, rq.copies), maxCopies)
 		x.unseen = x.images * rq.perImage()
@@ -189,7 +189,7 @@ func (e *Engine) stray(cancel context.CancelCauseFunc, d time.Duration) *stray {
 		return nil
 	}
 	return &stray{
-		timer: time.AfterFunc(d, func() { cancel(errClient) }),
+		timer: time.AfterFunc(d, func() { cancel(hub.ErrLeft) }),
 		stop:  context.AfterFunc(e.stopping, func() { cancel(errStopping) }),
 	}
 }

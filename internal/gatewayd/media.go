@@ -8,6 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -28,7 +29,7 @@ const audioRate = 2000
 
 // text returns a string member of the request, from its JSON or its form.
 func (p *payload) text(name string) string {
-	if p.obj.body == nil {
+	if p.obj.Body == nil {
 		for i := range p.parts {
 			if p.parts[i].name == name {
 				return string(p.parts[i].data)
@@ -36,13 +37,13 @@ func (p *payload) text(name string) string {
 		}
 		return ""
 	}
-	return gjson.ParseBytes(p.obj.get(name)).Str
+	return gjson.ParseBytes(p.obj.Get(name)).Str
 }
 
 // perImage returns the maximum number of tokens of an image in the request.
 func (p *payload) perImage() int64 {
 	n := orDefault(imageTokens[p.text("quality")], maxImageTokens)
-	partial, _ := strconv.ParseInt(string(p.obj.get("partial_images")), 10, 64)
+	partial, _ := strconv.ParseInt(string(p.obj.Get("partial_images")), 10, 64)
 	return n + min(max(0, partial), 3)*partialTokens
 }
 
@@ -86,10 +87,10 @@ func (rq *request) pieces(p *gateway.Price, images, seconds int64) gateway.Money
 }
 
 // mostMedia returns the maximum cost of a call besides tokens.
-func mostMedia(rq *request, p *gateway.Price, asked *asks) gateway.Money {
+func mostMedia(rq *request, p *gateway.Price, asked *asks.Asks) gateway.Money {
 	n := max(1, rq.copies)
 	if asked != nil {
-		n = max(n, asked.copies)
+		n = max(n, asked.Copies)
 	}
 	return rq.pieces(p, min(n, maxCopies), 0)
 }

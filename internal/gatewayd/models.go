@@ -25,7 +25,7 @@ func (e *Engine) Models() []gateway.Model {
 			ep.Configured = p != nil && (len(p.Credentials) > 0 || !p.NeedsCredential)
 			ep.Health = gateway.Health{State: "unknown"}
 			if p != nil {
-				ep.Health = e.board.endpoint(p.Name, ep.Model).state(now)
+				ep.Health = e.board.Of(p.Name, ep.Model).State(now)
 				ep.ZeroRetention = ep.ZeroRetention || p.ZeroRetention
 				ep.NoTraining = ep.NoTraining || p.NoTraining
 				if ep.Region == "" {
@@ -272,7 +272,7 @@ func configOf(version string) func(*lookup) ([]byte, *hub.Error) {
 func encoded(v any) ([]byte, *hub.Error) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return nil, asError(err)
+		return nil, hub.AsError(err)
 	}
 	return body, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
@@ -20,14 +21,14 @@ const defaultOutput = 16 << 10
 //
 // Requested options come from the client's request and from asked, which is nil before
 // the provider's request exists.
-func (v *view) needOf(rq *request, o *offer, asked *asks) ledger.Need {
+func (v *view) needOf(rq *request, o *offer, asked *asks.Asks) ledger.Need {
 	n := ledger.Need{Unpriced: o.endpoint.Price == nil}
 	input, output := mostOf(rq, o, asked)
 	n.Tokens = input + output
 	if p := o.endpoint.Price; p != nil {
 		n.Cost = catalog.MostOf(p, input, output, rq.tier())
 		if asked != nil {
-			n.Cost = max(n.Cost, catalog.MostOf(p, input, output, asked.tier), catalog.MostOf(p, input, output, asked.speed))
+			n.Cost = max(n.Cost, catalog.MostOf(p, input, output, asked.Tier), catalog.MostOf(p, input, output, asked.Speed))
 		}
 		n.Cost = n.Cost.Plus(mostMedia(rq, p, asked))
 	}
@@ -41,7 +42,7 @@ func (v *view) needOf(rq *request, o *offer, asked *asks) ledger.Need {
 const soundTokens = 20
 
 // mostOf returns the maximum numbers of input and output tokens of a call.
-func mostOf(rq *request, o *offer, asked *asks) (input, output int64) {
+func mostOf(rq *request, o *offer, asked *asks.Asks) (input, output int64) {
 	input = int64(len(rq.raw))/3 + 16
 	if rq.rt.kind == kindTranscription {
 		input = min(input, rq.soundSeconds()*soundTokens)
@@ -50,7 +51,7 @@ func mostOf(rq *request, o *offer, asked *asks) (input, output int64) {
 		input = min(input, limit)
 	}
 	if rq.refers() { // to turns that the provider has
-		if before := asked.turns(); before >= 0 {
+		if before := asked.Turns(); before >= 0 {
 			return min(input+before+before/8, orDefault(orDefault(o.endpoint.Context, o.model.Context), math.MaxInt64)), mostOut(rq, o, asked)
 		}
 		input = orDefault(orDefault(o.endpoint.Context, o.model.Context), max(input, defaultContext))
@@ -58,21 +59,12 @@ func mostOf(rq *request, o *offer, asked *asks) (input, output int64) {
 	return input, mostOut(rq, o, asked)
 }
 
-// turns returns the number of tokens of the earlier turns that the request continues, -1
-// if unknown.
-func (a *asks) turns() int64 {
-	if a == nil {
-		return -1
-	}
-	return a.before
-}
-
 // mostOut returns the maximum number of output tokens of a call.
-func mostOut(rq *request, o *offer, asked *asks) (output int64) {
+func mostOut(rq *request, o *offer, asked *asks.Asks) (output int64) {
 	if p := o.endpoint.Price; rq.rt.kind == kindLanguage || p != nil && p.Output > 0 {
 		output = rq.maxOutput
 		if asked != nil {
-			output = max(output, asked.output)
+			output = max(output, asked.Output)
 		}
 		if rq.rt.kind == kindImage {
 			output = rq.perImage()
@@ -81,7 +73,7 @@ func mostOut(rq *request, o *offer, asked *asks) (output int64) {
 	}
 	n := max(1, rq.copies)
 	if asked != nil {
-		n = max(n, asked.copies)
+		n = max(n, asked.Copies)
 	}
 	return output * min(n, maxCopies)
 }
@@ -104,7 +96,7 @@ func (rq *request) refers() bool {
 		return false
 	}
 	for _, name := range [...]string{"previous_response_id", "conversation", "prompt"} {
-		if raw := rq.obj.get(name); raw != nil && string(raw) != "null" {
+		if raw := rq.obj.Get(name); raw != nil && string(raw) != "null" {
 			return true
 		}
 	}
@@ -113,7 +105,7 @@ func (rq *request) refers() bool {
 
 // tier returns the requested service tier, "" if there is none.
 func (rq *request) tier() string {
-	if raw := rq.obj.get("service_tier"); len(raw) > 2 && raw[0] == '"' {
+	if raw := rq.obj.Get("service_tier"); len(raw) > 2 && raw[0] == '"' {
 		return clip(gjson.ParseBytes(raw).Str)
 	}
 	return rq.opts.tier

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // These kinds of models have calls that are passed to providers with the path; the answer
@@ -88,13 +89,13 @@ func (c *call) passing() *hub.Error {
 
 // passOn passes the request with the model's name replaced by the provider's.
 func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
-	changes := []change{{"model", gjson.AppendJSONString(nil, o.modelFor(cred))}}
+	changes := []scan.Change{scan.Set("model", gjson.AppendJSONString(nil, o.modelFor(cred)))}
 	for _, ours := range [...]string{"providerOptions", "models"} {
-		if c.rq.obj.find(ours) != nil {
-			changes = append(changes, change{ours, nil})
+		if c.rq.obj.Find(ours) != nil {
+			changes = append(changes, scan.Delete(ours))
 		}
 	}
-	return c.pass(o, cred, "application/json", c.rq.obj.edit(changes...))
+	return c.pass(o, cred, "application/json", c.rq.obj.Edit(changes...))
 }
 
 // pass sends a body to the provider's path for the route's kind and passes the answer.
@@ -207,7 +208,7 @@ func (c *call) form() *hub.Error {
 	if c.rq.model == "" || len(c.rq.model) > maxText {
 		return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "model is missing; it must be a text such as openai/whisper-1"}
 	}
-	c.rq.obj, c.rq.copies, c.rq.parts = &object{}, 1, parts
+	c.rq.obj, c.rq.copies, c.rq.parts = &scan.Object{}, 1, parts
 	if bad := c.planned(); bad != nil {
 		return bad
 	}

@@ -32,7 +32,7 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request) (p 
 	if v.Route != nil {
 		preset, err := v.Route(caller, name)
 		if err != nil {
-			return p, asError(err)
+			return p, hub.AsError(err)
 		}
 		if preset.Model != "" && preset.Model != name {
 			p.rewritten, name = name, preset.Model
@@ -47,7 +47,7 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request) (p 
 		if v.Route != nil {
 			preset, err := v.Route(caller, other)
 			if err != nil {
-				return p, asError(err)
+				return p, hub.AsError(err)
 			}
 			if preset.Model != "" {
 				other = preset.Model

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 	"github.com/cayhq/cay/internal/sse"
 )
 
@@ -39,11 +40,11 @@ const (
 // whether the answer will have a usage event that the client did not ask for. key is the
 // caller's, nil for a token.
 func (rq *request) outgoing(t *hub.Target, key *gateway.Key) (out *hub.Outgoing, hide bool) {
-	changes := make([]change, 0, 6)
-	changes = append(changes, change{"model", gjson.AppendJSONString(nil, t.Model)})
+	changes := make([]scan.Change, 0, 6)
+	changes = append(changes, scan.Set("model", gjson.AppendJSONString(nil, t.Model)))
 	for _, ours := range [...]string{"providerOptions", "models"} {
-		if rq.obj.find(ours) != nil {
-			changes = append(changes, change{ours, nil})
+		if rq.obj.Find(ours) != nil {
+			changes = append(changes, scan.Delete(ours))
 		}
 	}
 	if rq.capped(key) {
@@ -51,27 +52,27 @@ func (rq *request) outgoing(t *hub.Target, key *gateway.Key) (out *hub.Outgoing,
 		if rq.rt.name == formatChat && t.Is(quirkOpenAI) { // OpenAI has two names for the limit, and some models refuse the older
 			name = "max_completion_tokens"
 		}
-		changes = append(changes, change{name, appendInt(nil, rq.maxOutput)})
+		changes = append(changes, scan.Set(name, appendInt(nil, rq.maxOutput)))
 	}
 	switch rq.rt.surface.Name() {
 	case formatChat:
 		if rq.stream && !t.Is(quirkNoUsage) {
 			var with []byte
-			if with, hide = withUsage(rq.obj.get("stream_options")); with != nil {
-				changes = append(changes, change{"stream_options", with})
+			if with, hide = withUsage(rq.obj.Get("stream_options")); with != nil {
+				changes = append(changes, scan.Set("stream_options", with))
 			}
 		}
 		fallthrough
 	case formatResponses:
-		if rq.opts.tier != "" && rq.obj.find("service_tier") == nil {
-			changes = append(changes, change{"service_tier", gjson.AppendJSONString(nil, rq.opts.tier)})
+		if rq.opts.tier != "" && rq.obj.Find("service_tier") == nil {
+			changes = append(changes, scan.Set("service_tier", gjson.AppendJSONString(nil, rq.opts.tier)))
 		}
 	case formatMessages:
-		if rq.opts.autoCache && rq.obj.find("cache_control") == nil {
-			changes = append(changes, change{"cache_control", []byte(`{"type":"ephemeral"}`)})
+		if rq.opts.autoCache && rq.obj.Find("cache_control") == nil {
+			changes = append(changes, scan.Set("cache_control", []byte(`{"type":"ephemeral"}`)))
 		}
 	}
-	out = &hub.Outgoing{Path: rq.rt.passPath, Body: rq.obj.edit(changes...)}
+	out = &hub.Outgoing{Path: rq.rt.passPath, Body: rq.obj.Edit(changes...)}
 	if rq.rt.surface.Name() == formatMessages {
 		if rq.http.Header["Anthropic-Version"] == nil {
 			out.Head = anthropicVersion
@@ -117,7 +118,7 @@ const (
 // plainFor reports whether the request has no gateway extensions of the format that the
 // target does not know.
 func (rq *request) plainFor(t *hub.Target) bool {
-	return rq.rt.name != formatChat || rq.obj.find("reasoning") == nil || t.Is(quirkReasoning)
+	return rq.rt.name != formatChat || rq.obj.Find("reasoning") == nil || t.Is(quirkReasoning)
 }
 
 // buffers are read buffers for streams. Each open stream holds one, and mostly waits.
@@ -251,7 +252,7 @@ func (x *exchange) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub
 			gone = x.cl.out.hold(out)
 		}
 		if gone != nil {
-			x.cancel(errClient)
+			x.cancel(hub.ErrLeft)
 			err = gone
 		}
 	}
@@ -270,7 +271,7 @@ func (x *exchange) relayed(p *passer, err error) *hub.Error {
 	var failed *hub.Error
 	switch _, _, _, gone := x.cl.out.state(); {
 	case gone != nil || err != io.EOF && x.cl.ctx.Err() != nil && context.Cause(x.cl.ctx) != errStopping:
-		x.failed = canceled()
+		x.failed = hub.Left()
 		return nil
 	case seen.Err != nil:
 		failed = x.redacted(seen.Err)

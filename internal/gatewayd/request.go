@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // request is what a client sent. It is read once; then the plan's rules change its
@@ -38,15 +39,15 @@ type request struct {
 // payload is the body of a request: JSON, or a form.
 type payload struct {
 	raw   []byte
-	size  int64      // of the body as it was received, before guards changed it
-	obj   *object    // nil until it has been scanned; empty for a form
-	parts []formPart // of a form
+	size  int64        // of the body as it was received, before guards changed it
+	obj   *scan.Object // nil until it has been scanned; empty for a form
+	parts []formPart   // of a form
 }
 
 // understand reads the parts of the request that the gateway needs, and decodes no more.
 func (rq *request) understand() *hub.Error {
 	var err error
-	if rq.obj, err = scan(rq.raw); err != nil {
+	if rq.obj, err = scan.Read(rq.raw); err != nil {
 		return &hub.Error{Kind: hub.BadRequest, Code: "invalid_json", Message: err.Error()}
 	}
 	if err := rq.spelling(); err != nil {
@@ -59,7 +60,7 @@ func (rq *request) understand() *hub.Error {
 		}
 		rq.stream = rq.http.Header.Get("Ai-Language-Model-Streaming") == "true"
 	} else {
-		m := rq.obj.get("model")
+		m := rq.obj.Get("model")
 		if len(m) > 0 && m[0] != '"' {
 			return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "model is no text; it must be one such as openai/gpt-5"}
 		}
@@ -67,7 +68,7 @@ func (rq *request) understand() *hub.Error {
 			return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "model is missing; it must be a text such as openai/gpt-5"}
 		}
 		rq.model = gjson.ParseBytes(m).Str
-		switch stream := string(rq.obj.get("stream")); stream {
+		switch stream := string(rq.obj.Get("stream")); stream {
 		case "true":
 			rq.stream = true
 		case "", "false", "null":
@@ -90,7 +91,7 @@ func (rq *request) understand() *hub.Error {
 		return bad
 	}
 	rq.copies = max(1, rq.copies)
-	if raw := rq.obj.get("background"); raw != nil && rq.rt.name == formatResponses && string(raw) != "false" && string(raw) != "null" {
+	if raw := rq.obj.Get("background"); raw != nil && rq.rt.name == formatResponses && string(raw) != "false" && string(raw) != "null" {
 		return &hub.Error{Kind: hub.BadRequest, Param: "background", Code: "not_supported", Message: "the gateway does not pass on calls in the background: it could not tell what they cost; leave background out"}
 	}
 	return rq.readExtras()
@@ -99,7 +100,7 @@ func (rq *request) understand() *hub.Error {
 // number returns a member that is a whole number from low to high, 0 if the member is
 // missing.
 func (rq *request) number(name string, low, high float64) (int64, *hub.Error) {
-	raw := rq.obj.get(name)
+	raw := rq.obj.Get(name)
 	if raw == nil || string(raw) == "null" {
 		return 0, nil
 	}
@@ -118,8 +119,8 @@ var watched = []string{
 }
 
 func (rq *request) spelling() *hub.Error {
-	for i := range rq.obj.members {
-		key := rq.obj.members[i].key
+	for i := range rq.obj.Members {
+		key := rq.obj.Members[i].Key
 		for _, name := range watched {
 			if key != name && len(key) == len(name) && strings.EqualFold(key, name) {
 				return &hub.Error{Kind: hub.BadRequest, Param: clip(key), Message: fmt.Sprintf("%.64q is not a member of the request; write it %s", key, name)}
@@ -131,7 +132,7 @@ func (rq *request) spelling() *hub.Error {
 
 // readExtras reads the gateway's own options.
 func (rq *request) readExtras() (bad *hub.Error) {
-	if raw := rq.obj.get("providerOptions"); raw != nil {
+	if raw := rq.obj.Get("providerOptions"); raw != nil {
 		all := gjson.ParseBytes(raw)
 		if !all.IsObject() && all.Type != gjson.Null {
 			return &hub.Error{Kind: hub.BadRequest, Param: "providerOptions", Message: "providerOptions must be an object"}
@@ -145,7 +146,7 @@ func (rq *request) readExtras() (bad *hub.Error) {
 			return bad == nil
 		})
 	}
-	if raw := rq.obj.get("models"); raw != nil && !rq.rt.header && bad == nil {
+	if raw := rq.obj.Get("models"); raw != nil && !rq.rt.header && bad == nil {
 		rq.opts.models, bad = texts("models", gjson.ParseBytes(raw))
 	}
 	h := rq.http.Header
@@ -171,10 +172,10 @@ func (rq *request) user() string {
 	case rq.opts.user != "":
 		return rq.opts.user
 	}
-	if raw := rq.obj.get("user"); raw != nil {
+	if raw := rq.obj.Get("user"); raw != nil {
 		return clip(gjson.ParseBytes(raw).Str)
 	}
-	if raw := rq.obj.get("metadata"); raw != nil {
+	if raw := rq.obj.Get("metadata"); raw != nil {
 		return clip(gjson.GetBytes(raw, "user_id").Str)
 	}
 	return ""

@@ -10,9 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/endpoint"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
@@ -24,7 +23,7 @@ type offer struct {
 	endpoint *gateway.Endpoint
 	provider *provider.Provider
 	target   *hub.Target
-	health   *health
+	health   *endpoint.Health
 	urls     *addresses
 }
 
@@ -90,7 +89,7 @@ func (e *Engine) offersOf(v *view, m *gateway.Model) []offer {
 		}
 		all = append(all, offer{
 			model: m, endpoint: ep, provider: p, target: p.Target(ep.Model, most),
-			health: e.board.endpoint(p.Name, ep.Model), urls: new(addresses),
+			health: e.board.Of(p.Name, ep.Model), urls: new(addresses),
 		})
 	}
 	if v.Catalog.Lookup(m.ID) == m { // other models exist for one request only
@@ -240,7 +239,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	}
 	var late []provider.Credential
 	add := func(c provider.Credential) {
-		if _, cool := e.board.cooling(p.Name, c.ID(), w.now); cool {
+		if _, cool := e.board.Cooling(p.Name, c.ID(), w.now); cool {
 			late = append(late, c)
 		} else {
 			list = append(list, c)
@@ -281,7 +280,7 @@ func (v *view) brought(p *provider.Provider, all []json.RawMessage) (list []prov
 	for _, raw := range all {
 		c, bad := v.Custom(p, raw)
 		if bad != nil {
-			return nil, asError(bad)
+			return nil, hub.AsError(bad)
 		}
 		list = append(list, c)
 	}
@@ -303,14 +302,14 @@ func (e *Engine) arrange(list []candidate, w *wants) string {
 	if len(list) == 1 {
 		return "one provider"
 	}
-	sticky := e.sessions.get(w.session)
+	sticky := e.sessions.Get(w.session)
 	ranks := make(map[*offer]rank, len(list))
 	for i, c := range list {
-		r := rank{at: i, order: len(w.o.order), own: c.own, rested: !c.health.ready(w.now) || e.allCooling(&list[i], w.now)}
+		r := rank{at: i, order: len(w.o.order), own: c.own, rested: !c.health.Ready(w.now) || e.allCooling(&list[i], w.now)}
 		if j := slices.Index(w.o.order, c.provider.Name); j >= 0 {
 			r.order = j
 		}
-		r.sticky = sticky == endpointKey{c.provider.Name, c.endpoint.Model}
+		r.sticky = sticky == endpoint.Key{Provider: c.provider.Name, Model: c.endpoint.Model}
 		r.metric = w.metric(&list[i])
 		ranks[c.offer] = r
 	}
@@ -342,7 +341,7 @@ func (e *Engine) allCooling(c *candidate, now time.Time) bool {
 		if cr == nil {
 			return false
 		}
-		if _, cool := e.board.cooling(c.provider.Name, cr.ID(), now); !cool {
+		if _, cool := e.board.Cooling(c.provider.Name, cr.ID(), now); !cool {
 			return false
 		}
 	}
@@ -354,7 +353,7 @@ func (e *Engine) allCooling(c *candidate, now time.Time) bool {
 // better), or a combined score of success and latency, rounded so that the catalogue's
 // order decides among similar ones.
 func (w *wants) metric(c *candidate) float64 {
-	h := c.health.state(w.now)
+	h := c.health.State(w.now)
 	switch w.o.sort {
 	case "cost":
 		if c.endpoint.Price == nil {
@@ -377,33 +376,6 @@ func (w *wants) metric(c *candidate) float64 {
 		score += 2
 	}
 	return score
-}
-
-// sessions remembers which endpoint served a session last, so that the provider's prompt
-// cache is reused. It holds the most recent sessions.
-type sessions struct {
-	at *lru.Cache[string, endpointKey]
-}
-
-const maxSessions = 10_000
-
-func newSessions() sessions {
-	at, _ := lru.New[string, endpointKey](maxSessions) // fails for sizes below 1 only
-	return sessions{at}
-}
-
-func (s sessions) get(session string) endpointKey {
-	if session == "" {
-		return endpointKey{}
-	}
-	key, _ := s.at.Get(session)
-	return key
-}
-
-func (s sessions) set(session string, key endpointKey) {
-	if session != "" {
-		s.at.Add(session, key)
-	}
 }
 
 // allows reports whether a pattern in a key's scope matches a model: "openai/gpt-5", or

@@ -25,7 +25,7 @@ func (x *exchange) translateWhole(resp *http.Response, up hub.Upstream, warnings
 	result, bad := up.ReadResult(x.target, body)
 	if bad != nil {
 		x.cut = !gjson.ValidBytes(body)
-		e := asError(bad)
+		e := hub.AsError(bad)
 		e.Provider = x.o.provider.Name
 		if e.Status == 0 {
 			e.Status = x.record.Status
@@ -55,7 +55,7 @@ func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.
 	x.sawUsage(result.Usage, result.Response, result.Finish, true)
 	if err := x.v.Guards.Result(result); err != nil {
 		x.withheld = true
-		e := *asError(err)
+		e := *hub.AsError(err)
 		e.Kind = hub.Forbidden
 		return &e
 	}
@@ -68,7 +68,7 @@ func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.
 	}
 	out, bad := rq.rt.surface.WriteResult(x.host.hubAnswer(), result)
 	if bad != nil {
-		return asError(bad)
+		return hub.AsError(bad)
 	}
 	out, failed := x.host.guarded(out)
 	if failed != nil {
@@ -112,7 +112,7 @@ func (x *exchange) translateStream(resp *http.Response, up hub.Upstream, warning
 			events = []hub.Event{{Kind: hub.Failure, Err: failed}}
 		}
 		if gone := t.add(events); gone != nil {
-			x.cancel(errClient)
+			x.cancel(hub.ErrLeft)
 			break
 		}
 		if t.failed != nil {
@@ -245,7 +245,7 @@ func (t *translation) end() *hub.Error {
 	begun, _, _, gone := x.cl.out.state()
 	switch {
 	case gone != nil || t.failed != nil && t.failed.Kind == hub.Canceled:
-		x.failed = canceled()
+		x.failed = hub.Left()
 		return nil
 	case t.failed != nil && !begun:
 		return t.failed

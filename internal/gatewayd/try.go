@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/converse"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // Limits of the attempts of one call.
@@ -160,7 +162,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 				return giveUp, broken(c.ctx, o.provider.Name, c.ctx.Err())
 			}
 			v = judge(err)
-			c.e.board.learn(o, cred, err, v)
+			c.e.learn(o, cred, err, v)
 			if v == nextProvider && err.Kind == hub.ModelNotFound && cred != nil && cred.BYOK() {
 				v = nextCredential // a missing model in one account says nothing about the next account
 			}
@@ -181,7 +183,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 }
 
 // learn records a cool-down for a credential after a failure.
-func (b *board) learn(o *candidate, cred provider.Credential, err *hub.Error, v verdict) {
+func (e *Engine) learn(o *candidate, cred provider.Credential, err *hub.Error, v verdict) {
 	if cred == nil || v != nextCredential && err.Kind != hub.RateLimited {
 		return
 	}
@@ -189,7 +191,7 @@ func (b *board) learn(o *candidate, cred provider.Credential, err *hub.Error, v 
 	if d == 0 {
 		d = 30 * time.Second
 	}
-	b.coolDown(o.provider.Name, cred.ID(), time.Now().Add(min(d, 10*time.Minute)))
+	e.board.CoolDown(o.provider.Name, cred.ID(), time.Now().Add(min(d, 10*time.Minute)))
 }
 
 // wait waits before retry n of an endpoint, and reports whether to retry.
@@ -241,7 +243,7 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 	var up hub.Upstream
 	var warnings []hub.Warning
 	var hide bool
-	var asked *asks
+	var asked *asks.Asks
 	var err *hub.Error
 	pass := streams == c.rq.stream && slices.Contains(o.provider.Formats, c.rq.rt.surface.Name()) && c.rq.passes(c.e.upstreams[c.rq.rt.surface.Name()], target)
 	if pass {
@@ -254,7 +256,7 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 		if out, up, warnings, target, err = c.translated(o, cred, target, streams); err != nil {
 			return err
 		}
-		sent, bad := scan(out.Body)
+		sent, bad := scan.Read(out.Body)
 		if bad != nil {
 			return &hub.Error{Kind: hub.BadRequest, Param: "providerOptions", Message: "what the options make of the request is no request: " + bad.Error()}
 		}
@@ -266,7 +268,7 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 		warnings = append(warnings, hub.Warning{Kind: hub.WarnOther, Message: o.warning()})
 	}
 	x := c.begin(o, cred, asked, c.rq.stream)
-	x.target, x.stores = target, asked.stores && up.Name() == formatResponses
+	x.target, x.stores = target, asked.Stores && up.Name() == formatResponses
 	resp, err := x.send(out, up, streams)
 	if err == nil && streams && up.Name() == formatMessages && target.Is(messages.QuirkBedrock) {
 		resp.Body = converse.Chunks(resp.Body)
@@ -317,7 +319,7 @@ func (c *call) translated(o *candidate, cred provider.Credential, t *hub.Target,
 	of.Call = asked
 	out, warnings, bad := up.WriteCall(asked, &of)
 	if bad != nil {
-		return nil, nil, nil, nil, asError(bad)
+		return nil, nil, nil, nil, hub.AsError(bad)
 	}
 	return out, up, warnings, &of, nil
 }
@@ -353,7 +355,7 @@ func (rq *request) passes(up hub.Upstream, t *hub.Target) bool {
 // begin begins an attempt, which end must end. asked is what its request asks for, nil if
 // unknown. If events is set, the answer is a stream of events, which may begin with
 // comments.
-func (c *call) begin(o *candidate, cred provider.Credential, asked *asks, events bool) *exchange {
+func (c *call) begin(o *candidate, cred provider.Credential, asked *asks.Asks, events bool) *exchange {
 	x := &exchange{e: c.e, v: c.v, cl: &c.client, host: c, o: o, cred: cred, target: o.target, record: gateway.Attempt{
 		Model: o.model.ID, Provider: o.provider.Name, ProviderModel: o.modelFor(cred), BYOK: cred != nil && cred.BYOK(), StartedAt: time.Now(),
 	}}
@@ -364,7 +366,7 @@ func (c *call) begin(o *candidate, cred provider.Credential, asked *asks, events
 	if c.span.texts != nil {
 		x.transcript = new(transcript)
 	}
-	o.health.begin(x.record.StartedAt)
+	o.health.Begin(x.record.StartedAt)
 	first := orDefault(o.provider.FirstByte, defaultFirstByte)
 	x.run = c.e.follow(c.ctx, o.provider.Finish && !(c.rq.stream && !c.v.buffers(&c.rq)), first)
 	if d, ok := c.rq.opts.timeouts[o.provider.Name]; ok {
@@ -378,7 +380,7 @@ func (c *call) begin(o *candidate, cred provider.Credential, asked *asks, events
 func (c *call) conclude(x *exchange, err *hub.Error) {
 	worked := err != nil && x.worked(err) // before its context ends
 	if err == nil && x.alone && x.failed == nil {
-		x.failed = canceled()
+		x.failed = hub.Left()
 	}
 	if x.failed != nil {
 		c.failure = x.failed

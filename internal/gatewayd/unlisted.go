@@ -35,7 +35,7 @@ func (o *offer) unlisted() bool { return o.model.Kind == "" && o.endpoint.Price 
 
 // logUnlisted logs once per endpoint that an unpriced model is called.
 func (e *Engine) logUnlisted(ctx context.Context, o *offer) {
-	if o.unlisted() && !o.health.warned.Swap(true) {
+	if o.unlisted() && o.health.WarnOnce() {
 		e.log.WarnContext(ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.provider.Name, "model", clip(o.model.ID))
 	}
 }

@@ -1,24 +1,24 @@
-package gatewayd
+package scan
 
-// marks are properties of a request that require a closer look. scan finds them together
+// Marks are properties of a request that require a closer look. Read finds them together
 // with the members, because searching a large request for a dozen words separately would
 // cost more than all other processing.
-type marks uint8
+type Marks uint8
 
 const (
-	// marksNamed: the request contains a member name, or an object type, that is used to
-	// name ids of providers. See naming.
-	marksNamed marks = 1 << iota
-	// marksID: an object has only the member id, which may name an item of a
+	// Named: the request contains a member name, or an object type, that is used to
+	// name ids of providers. See package asks.
+	Named Marks = 1 << iota
+	// ID: an object has only the member id, which may name an item of a
 	// conversation.
-	marksID
-	// marksDisguise: a string escapes a letter, digit or _ without need, possibly to hide
+	ID
+	// Disguise: a string escapes a letter, digit or _ without need, possibly to hide
 	// a name.
-	marksDisguise
-	// marksFile: the request contains a text that occurs in requests with files, in any
+	Disguise
+	// File: the request contains a text that occurs in requests with files, in any
 	// format. A request with this mark need not contain a file: tools may use these
 	// texts, too.
-	marksFile
+	File
 )
 
 // The lengths of the texts that marksOf looks for.
@@ -28,13 +28,13 @@ const (
 )
 
 // marksOf returns the marks of a text without escapes.
-func marksOf(text []byte) marks {
+func marksOf(text []byte) Marks {
 	switch string(text) {
 	case "file_id", "file_ids", "container", "container_id", "item_reference", "vector_store_id", "vector_store_ids", "skill_id",
 		"fileUri", "file_uri", "s3Location":
-		return marksNamed
+		return Named
 	case "image", "image_url", "input_image", "input_audio", "document", "file", "input_file", "video", "video_url":
-		return marksFile
+		return File
 	}
 	return 0
 }

@@ -1,4 +1,4 @@
-package gatewayd
+package scan
 
 import (
 	"bytes"
@@ -13,44 +13,45 @@ import (
 // maxDepth is the maximum nesting of a request's JSON.
 const maxDepth = 512
 
-// member is a member of the request object: body[name:end], whose value is
-// body[value:end].
-type member struct {
-	key              string
-	name, value, end int
+// Member is a member of the request object: Body[Name:End], whose value is
+// Body[Value:End].
+type Member struct {
+	Key              string
+	Name, Value, End int
 }
 
-// object is a request body whose outermost level has been parsed.
-type object struct {
-	body    []byte
-	members []member
+// Object is a request body whose outermost level has been parsed.
+type Object struct {
+	Body    []byte
+	Members []Member
 	// end is the position of the last bracket.
 	end   int
-	marks marks
+	Marks Marks
 }
 
-// get returns the value of a member, nil if it is missing.
-func (o *object) get(key string) json.RawMessage {
-	if m := o.find(key); m != nil {
-		return o.body[m.value:m.end]
+// Get returns the value of a member, nil if it is missing.
+func (o *Object) Get(key string) json.RawMessage {
+	if m := o.Find(key); m != nil {
+		return o.Body[m.Value:m.End]
 	}
 	return nil
 }
 
-func (o *object) find(key string) *member {
-	for i := range o.members {
-		if o.members[i].key == key {
-			return &o.members[i]
+// Find returns a member, nil if it is missing.
+func (o *Object) Find(key string) *Member {
+	for i := range o.Members {
+		if o.Members[i].Key == key {
+			return &o.Members[i]
 		}
 	}
 	return nil
 }
 
-// scan checks that body is a JSON object in UTF-8, nested at most maxDepth deep, without
-// duplicate members, and finds its members. scan neither recurses nor decodes, so that
+// Read checks that body is a JSON object in UTF-8, nested at most maxDepth deep, without
+// duplicate members, and finds its members. Read neither recurses nor decodes, so that
 // hostile input costs little more than one pass.
-func scan(body []byte) (*object, error) {
-	o := &object{body: body, members: make([]member, 0, 12)}
+func Read(body []byte) (*Object, error) {
+	o := &Object{Body: body, Members: make([]Member, 0, 12)}
 	s := scanner{b: body}
 	err := s.object(o)
 	if (err != nil || s.seen&highs != 0) && !utf8.Valid(body) {
@@ -59,11 +60,11 @@ func scan(body []byte) (*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.marks = s.marks
-	for i, m := range o.members { // few
-		for _, other := range o.members[:i] {
-			if m.key == other.key {
-				return nil, fmt.Errorf("the member %.64q is there twice", m.key)
+	o.Marks = s.marks
+	for i, m := range o.Members { // few
+		for _, other := range o.Members[:i] {
+			if m.Key == other.Key {
+				return nil, fmt.Errorf("the member %.64q is there twice", m.Key)
 			}
 		}
 	}
@@ -87,7 +88,7 @@ type scanner struct {
 	// called id.
 	some, more, ids levels
 	seen            uint64 // all bytes of texts, or'ed
-	marks           marks
+	marks           Marks
 }
 
 func (s *scanner) wrong(what string) error {
@@ -137,12 +138,12 @@ func (s *scanner) inObject() bool { return s.open.has(s.depth - 1) }
 func (s *scanner) pop() {
 	s.depth--
 	if s.open.has(s.depth) && s.ids.has(s.depth) && !s.more.has(s.depth) {
-		s.marks |= marksID
+		s.marks |= ID
 	}
 }
 
 // object parses the body, and records the members of the outermost level.
-func (s *scanner) object(o *object) error {
+func (s *scanner) object(o *Object) error {
 	if s.next() != '{' {
 		return s.wrong("an object is missing")
 	}
@@ -156,7 +157,7 @@ func (s *scanner) object(o *object) error {
 	}
 	for { // a value has been read
 		if s.depth == 1 {
-			o.members[len(o.members)-1].end = s.i
+			o.Members[len(o.Members)-1].End = s.i
 		}
 		c := s.next()
 		switch {
@@ -182,7 +183,7 @@ func (s *scanner) object(o *object) error {
 }
 
 // close reads the final bracket.
-func (s *scanner) close(o *object) error {
+func (s *scanner) close(o *Object) error {
 	o.end = s.i
 	s.i++
 	if s.next() != 0 || s.i < len(s.b) {
@@ -192,7 +193,7 @@ func (s *scanner) close(o *object) error {
 }
 
 // member reads the name of a member and the start of its value.
-func (s *scanner) member(o *object) error {
+func (s *scanner) member(o *Object) error {
 	if s.next() != '"' {
 		return s.wrong("the name of a member is missing")
 	}
@@ -217,16 +218,16 @@ func (s *scanner) member(o *object) error {
 		s.ids.set(s.depth - 1)
 	}
 	if s.depth == 1 {
-		if len(o.members) == 256 {
+		if len(o.Members) == 256 {
 			return fmt.Errorf("the body has more than 256 members")
 		}
-		m := member{name: name, value: s.i}
+		m := Member{Name: name, Value: s.i}
 		if plain {
-			m.key = known(s.b[name+1 : end-1])
-		} else if err := json.Unmarshal(s.b[name:end], &m.key); err != nil {
+			m.Key = known(s.b[name+1 : end-1])
+		} else if err := json.Unmarshal(s.b[name:end], &m.Key); err != nil {
 			return s.wrong("a name is wrong")
 		}
-		o.members = append(o.members, m)
+		o.Members = append(o.Members, m)
 	}
 	return s.value(o)
 }
@@ -248,7 +249,7 @@ func known(b []byte) string {
 
 // value reads a scalar, or opens containers down to the first scalar in them, or past the
 // end of an empty container.
-func (s *scanner) value(o *object) error {
+func (s *scanner) value(o *Object) error {
 	for {
 		switch c := s.next(); {
 		case c == '"':
@@ -367,7 +368,7 @@ func (s *scanner) text() (plain bool, err error) {
 				return false, s.wrong("an escape is wrong")
 			}
 			if n == 6 && disguised(b[i:]) {
-				s.marks |= marksDisguise
+				s.marks |= Disguise
 			}
 			i += n
 		case c < 0x20:
@@ -428,49 +429,55 @@ func escape(b []byte) int {
 	return 0
 }
 
-// change is an edit of a member: a new value, or deletion if value is nil. A missing
+// Change is an edit of a member: a new value, or deletion if Value is nil. A missing
 // member is appended.
-type change struct {
-	key   string
-	value []byte
+type Change struct {
+	Key   string
+	Value []byte
 }
 
-// edit returns the body with changes applied. Unchanged members keep their bytes and
+// Set returns a Change to a new value.
+func Set(key string, value []byte) Change { return Change{key, value} }
+
+// Delete returns a Change that deletes a member.
+func Delete(key string) Change { return Change{key, nil} }
+
+// Edit returns the body with changes applied. Unchanged members keep their bytes and
 // their order.
-func (o *object) edit(changes ...change) []byte {
-	out := pieces{body: o.body, all: make([][]byte, 0, 16)}
+func (o *Object) Edit(changes ...Change) []byte {
+	out := pieces{body: o.Body, all: make([][]byte, 0, 16)}
 	at := 0
 	first := true // nothing has been written since the opening bracket
-	for i := range o.members {
-		m := &o.members[i]
-		j := slices.IndexFunc(changes, func(c change) bool { return c.key == m.key })
+	for i := range o.Members {
+		m := &o.Members[i]
+		j := slices.IndexFunc(changes, func(c Change) bool { return c.Key == m.Key })
 		switch {
-		case j >= 0 && changes[j].value == nil:
+		case j >= 0 && changes[j].Value == nil:
 			// The white space and comma before the member are removed, too.
 			if at == 0 {
-				out.same(0, o.members[0].name)
+				out.same(0, o.Members[0].Name)
 			}
-			at = m.end
+			at = m.End
 			continue
 		case first && at > 0: // all members before were removed
-			out.same(m.name, m.value)
+			out.same(m.Name, m.Value)
 		default:
-			out.same(at, m.value)
+			out.same(at, m.Value)
 		}
 		first = false
 		if j >= 0 {
-			out.add(changes[j].value)
+			out.add(changes[j].Value)
 		} else {
-			out.same(m.value, m.end)
+			out.same(m.Value, m.End)
 		}
-		at = m.end
+		at = m.End
 	}
-	if len(o.members) == 0 {
+	if len(o.Members) == 0 {
 		out.same(0, o.end)
 		at = o.end
 	}
 	for _, c := range changes {
-		if c.value == nil || o.find(c.key) != nil {
+		if c.Value == nil || o.Find(c.Key) != nil {
 			continue
 		}
 		name := make([]byte, 0, 64)
@@ -478,11 +485,11 @@ func (o *object) edit(changes ...change) []byte {
 			name = append(name, ',')
 		}
 		first = false
-		name = append(append(append(name, '"'), c.key...), `":`...) // one of the gateway's names, which needs no escapes
+		name = append(append(append(name, '"'), c.Key...), `":`...) // one of the gateway's names, which needs no escapes
 		out.add(name)
-		out.add(c.value)
+		out.add(c.Value)
 	}
-	out.same(at, len(o.body))
+	out.same(at, len(o.Body))
 	return out.join()
 }
 

@@ -1,4 +1,4 @@
-package gatewayd
+package scan
 
 import (
 	"encoding/json"
@@ -38,10 +38,10 @@ func TestScan(t *testing.T) {
 		{`{"a":1,"\u0061":2}`, "there twice"},
 		{"{\"a\":\"\xff\"}", "not UTF-8"},
 	} {
-		_, err := scan([]byte(test.body))
+		_, err := Read([]byte(test.body))
 		if test.wrong == "" {
 			if err != nil {
-				t.Errorf("scan(%.60q): %v", test.body, err)
+				t.Errorf("Read(%.60q): %v", test.body, err)
 			}
 			continue
 		}
@@ -50,7 +50,7 @@ func TestScan(t *testing.T) {
 			ok = ok || err != nil && strings.Contains(err.Error(), w)
 		}
 		if !ok {
-			t.Errorf("scan(%.60q) = %v, want %s", test.body, err, test.wrong)
+			t.Errorf("Read(%.60q) = %v, want %s", test.body, err, test.wrong)
 		}
 	}
 }
@@ -59,25 +59,25 @@ func TestObject_Edit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		body    string
-		changes []change
+		changes []Change
 		want    string
 	}{
-		{`{ "model" : "a/b", "n":1 }`, []change{{"model", []byte(`"b"`)}}, `{ "model" : "b", "n":1 }`},
-		{`{"model":"a","x":{"y":1},"n":1}`, []change{{"x", nil}}, `{"model":"a","n":1}`},
-		{`{"x":{"y":1},"model":"a"}`, []change{{"x", nil}, {"model", []byte(`"c"`)}}, `{"model":"c"}`},
-		{`{"model":"a","x":1}`, []change{{"x", nil}}, `{"model":"a"}`},
-		{`{"x":1,"y":2}`, []change{{"x", nil}, {"y", nil}}, `{}`},
-		{`{"x":1,"y":2}`, []change{{"x", nil}, {"y", nil}, {"z", []byte(`3`)}}, `{"z":3}`},
-		{`{"x":1,"y":2,"m":3}`, []change{{"x", nil}, {"y", nil}}, `{"m":3}`},
-		{`{"a":1, "x":1, "y":2 }`, []change{{"x", nil}, {"y", nil}}, `{"a":1 }`},
-		{`{"a":1}`, []change{{"z", []byte(`{"b":true}`)}, {"q", nil}}, `{"a":1,"z":{"b":true}}`},
-		{`{}`, []change{{"z", []byte(`1`)}}, `{"z":1}`},
+		{`{ "model" : "a/b", "n":1 }`, []Change{{"model", []byte(`"b"`)}}, `{ "model" : "b", "n":1 }`},
+		{`{"model":"a","x":{"y":1},"n":1}`, []Change{{"x", nil}}, `{"model":"a","n":1}`},
+		{`{"x":{"y":1},"model":"a"}`, []Change{{"x", nil}, {"model", []byte(`"c"`)}}, `{"model":"c"}`},
+		{`{"model":"a","x":1}`, []Change{{"x", nil}}, `{"model":"a"}`},
+		{`{"x":1,"y":2}`, []Change{{"x", nil}, {"y", nil}}, `{}`},
+		{`{"x":1,"y":2}`, []Change{{"x", nil}, {"y", nil}, {"z", []byte(`3`)}}, `{"z":3}`},
+		{`{"x":1,"y":2,"m":3}`, []Change{{"x", nil}, {"y", nil}}, `{"m":3}`},
+		{`{"a":1, "x":1, "y":2 }`, []Change{{"x", nil}, {"y", nil}}, `{"a":1 }`},
+		{`{"a":1}`, []Change{{"z", []byte(`{"b":true}`)}, {"q", nil}}, `{"a":1,"z":{"b":true}}`},
+		{`{}`, []Change{{"z", []byte(`1`)}}, `{"z":1}`},
 	} {
-		o, err := scan([]byte(test.body))
+		o, err := Read([]byte(test.body))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(o.edit(test.changes...)); got != test.want {
+		if got := string(o.Edit(test.changes...)); got != test.want {
 			t.Errorf("edit(%s) = %s, want %s", test.body, got, test.want)
 		}
 	}
@@ -89,7 +89,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte(`{"model":"a/b","messages":[{"role":"user","content":"hi \u00e4"}],"x":[1,2.5e3,true,null,{}]}`))
 	f.Add([]byte(`{"a":{"b":[[]]},"model":""}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		o, err := scan(body)
+		o, err := Read(body)
 		var want map[string]json.RawMessage
 		std := json.Unmarshal(body, &want)
 		if err == nil && (std != nil || want == nil) {
@@ -102,7 +102,7 @@ func FuzzScan(f *testing.F) {
 			return
 		}
 		var edited, also map[string]json.RawMessage
-		out := o.edit(change{"model", []byte(`"other"`)}, change{"messages", nil})
+		out := o.Edit(Change{"model", []byte(`"other"`)}, Change{"messages", nil})
 		if err := json.Unmarshal(out, &edited); err != nil {
 			t.Fatalf("edit(%q) = %q: %v", body, out, err)
 		}
@@ -120,7 +120,7 @@ func BenchmarkScan200KB(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := scan(body); err != nil {
+		if _, err := Read(body); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package gatewayd
+package intake
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func newRoom(size int64, wait time.Duration) *room {
 	return &room{size: size, wait: wait, all: semaphore.NewWeighted(size), taken: make(map[string]int64)}
 }
 
-// take takes n bytes for a caller, and waits for space up to RoomTime. Errors:
+// take takes n bytes for a caller, and waits for space up to Config.RoomTime. Errors:
 // RateLimited if the caller has used its share, Overloaded if no space became free in
 // time, Canceled.
 func (r *room) take(ctx context.Context, caller string, n int64) *hub.Error {
@@ -56,7 +56,7 @@ func (r *room) take(ctx context.Context, caller string, n int64) *hub.Error {
 	}
 	r.forget(caller, n)
 	if ctx.Err() != nil {
-		return canceled()
+		return hub.Left()
 	}
 	return &hub.Error{
 		Kind: hub.Overloaded, Code: "no_room", RetryAfter: time.Second,

@@ -1,4 +1,4 @@
-package gatewayd
+package endpoint
 
 import (
 	"slices"
@@ -25,7 +25,7 @@ const (
 	samples = 64
 )
 
-// health is the recent health of an endpoint, which is one model at one provider.
+// Health is the recent health of an endpoint, which is one model at one provider.
 //
 //	closed --(too many failures)--> open --(openFor)--> one call is let through
 //	   ^----------(it succeeds)-----------------------------'   |
@@ -33,7 +33,7 @@ const (
 //
 // An open circuit does not make a request fail: endpoints with open circuits come last,
 // and are tried if no other candidate is left.
-type health struct {
+type Health struct {
 	mu        sync.Mutex // guards the following fields
 	slots     [healthSlots]struct{ at, ok, failed int64 }
 	row       int // failures in a row
@@ -43,7 +43,7 @@ type health struct {
 	first     ring // milliseconds to the first token
 	speed     ring // tokens a second
 
-	warned atomic.Bool // the warning about the unlisted model was logged
+	warned atomic.Bool // WarnOnce was called
 }
 
 // ring holds the last samples of a number.
@@ -68,22 +68,22 @@ func (r *ring) median() float64 {
 	return float64(sorted[n/2])
 }
 
-// outcome is the result of a call, as far as it concerns the endpoint's health.
-type outcome struct {
-	failed     bool
-	firstToken time.Duration // 0: unknown
-	speed      float64       // 0: unknown
+// Outcome is the result of a call, as far as it concerns the endpoint's health.
+type Outcome struct {
+	Failed     bool
+	FirstToken time.Duration // 0: unknown
+	Speed      float64       // tokens a second; 0: unknown
 }
 
-// ready reports whether the circuit is closed, or may let a probe call through.
-func (h *health) ready(now time.Time) bool {
+// Ready reports whether the circuit is closed, or may let a probe call through.
+func (h *Health) Ready(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.openFor == 0 || !now.Before(h.openUntil) && !h.probing
 }
 
-// begin records the start of a call.
-func (h *health) begin(now time.Time) {
+// Begin records the start of a call.
+func (h *Health) Begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.openFor > 0 && !now.Before(h.openUntil) {
@@ -91,16 +91,19 @@ func (h *health) begin(now time.Time) {
 	}
 }
 
-// drop records the end of a call that says nothing about the endpoint, for example
+// Drop records the end of a call that says nothing about the endpoint, for example
 // because the client left.
-func (h *health) drop() {
+func (h *Health) Drop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.probing = false
 }
 
-// add records the outcome of a call, and reports whether the circuit opened.
-func (h *health) add(now time.Time, o outcome) (opened bool) {
+// WarnOnce reports whether it is called for the first time.
+func (h *Health) WarnOnce() bool { return !h.warned.Swap(true) }
+
+// Add records the outcome of a call, and reports whether the circuit opened.
+func (h *Health) Add(now time.Time, o Outcome) (opened bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := now.UnixNano() / int64(healthSlot)
@@ -110,14 +113,14 @@ func (h *health) add(now time.Time, o outcome) (opened bool) {
 	}
 	probed := h.probing
 	h.probing = false
-	if !o.failed {
+	if !o.Failed {
 		s.ok++
 		h.row, h.openFor = 0, 0
-		if o.firstToken > 0 {
-			h.first.add(float64(o.firstToken) / float64(time.Millisecond))
+		if o.FirstToken > 0 {
+			h.first.add(float64(o.FirstToken) / float64(time.Millisecond))
 		}
-		if o.speed > 0 {
-			h.speed.add(o.speed)
+		if o.Speed > 0 {
+			h.speed.add(o.Speed)
 		}
 		return false
 	}
@@ -136,7 +139,7 @@ func (h *health) add(now time.Time, o outcome) (opened bool) {
 	return opened
 }
 
-func (h *health) windowLocked(at int64) (ok, failed int64) {
+func (h *Health) windowLocked(at int64) (ok, failed int64) {
 	for _, s := range h.slots {
 		if at-s.at < healthSlots {
 			ok += s.ok
@@ -146,8 +149,8 @@ func (h *health) windowLocked(at int64) (ok, failed int64) {
 	return ok, failed
 }
 
-// state returns the health, for display and for ordering endpoints.
-func (h *health) state(now time.Time) gateway.Health {
+// State returns the health, for display and for ordering endpoints.
+func (h *Health) State(now time.Time) gateway.Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ok, failed := h.windowLocked(now.UnixNano() / int64(healthSlot))
@@ -165,9 +168,9 @@ func (h *health) state(now time.Time) gateway.Health {
 	return g
 }
 
-// board holds the health of all endpoints and the cool-downs of credentials.
-type board struct {
-	endpoints sync.Map // endpointKey to *health
+// Board holds the health of all endpoints and the cool-downs of credentials.
+type Board struct {
+	endpoints sync.Map // Key to *Health
 	known     atomic.Int64
 
 	mu   sync.Mutex // guards cool
@@ -177,27 +180,29 @@ type board struct {
 // maxEndpoints is the maximum number of endpoints whose health is kept.
 const maxEndpoints = 10_000
 
-type endpointKey struct{ provider, model string }
+// Key names an endpoint.
+type Key struct{ Provider, Model string }
 
 type credentialKey struct{ provider, id string }
 
-func (b *board) endpoint(provider, model string) *health {
-	key := endpointKey{provider, model}
+// Of returns the health of an endpoint: a model, by the provider's own name.
+func (b *Board) Of(provider, model string) *Health {
+	key := Key{provider, model}
 	if h, ok := b.endpoints.Load(key); ok {
-		return h.(*health)
+		return h.(*Health)
 	}
 	if b.known.Load() >= maxEndpoints { // callers may name unknown models
-		return new(health)
+		return new(Health)
 	}
-	h, was := b.endpoints.LoadOrStore(key, new(health))
+	h, was := b.endpoints.LoadOrStore(key, new(Health))
 	if !was {
 		b.known.Add(1)
 	}
-	return h.(*health)
+	return h.(*Health)
 }
 
-// coolDown starts a credential's cool-down until a time.
-func (b *board) coolDown(provider, id string, until time.Time) {
+// CoolDown starts a credential's cool-down until a time.
+func (b *Board) CoolDown(provider, id string, until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.cool == nil {
@@ -216,9 +221,9 @@ func (b *board) coolDown(provider, id string, until time.Time) {
 	}
 }
 
-// cooling returns the end of a credential's cool-down, and false if it has none. A
+// Cooling returns the end of a credential's cool-down, and false if it has none. A
 // cool-down only moves the credential to the end of the order.
-func (b *board) cooling(provider, id string, now time.Time) (time.Time, bool) {
+func (b *Board) Cooling(provider, id string, now time.Time) (time.Time, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.cool) == 0 {
