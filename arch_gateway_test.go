@@ -2,6 +2,7 @@ package cay_test
 
 import (
 	"go/ast"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -108,7 +109,7 @@ func named(e ast.Expr) string {
 }
 
 // engineParts are the gateway's engine and the packages that are parts of it alone.
-var engineParts = []string{"internal/gatewayd", "internal/gatewayd/admin", "internal/gatewayd/asks", "internal/gatewayd/endpoint", "internal/gatewayd/intake", "internal/gatewayd/scan"}
+var engineParts = []string{"internal/gatewayd", "internal/gatewayd/admin", "internal/gatewayd/asks", "internal/gatewayd/endpoint", "internal/gatewayd/intake", "internal/gatewayd/request", "internal/gatewayd/scan"}
 
 // A type of the gateway's engine is small enough to be kept in mind.
 func TestArch_TypeSizes(t *testing.T) {
@@ -139,15 +140,29 @@ func TestArch_TypeSizes(t *testing.T) {
 	}
 }
 
+// A part of the engine is read without it.
+func TestArch_EngineParts(t *testing.T) {
+	const engine = "internal/gatewayd"
+	for _, part := range engineParts {
+		if part != engine && slices.Contains(find(t, part).Deps, module+"/"+engine) {
+			t.Errorf("%s links the engine: it gets what it needs as arguments", part)
+		}
+	}
+}
+
 // stages are the types of a call's stages.
-var stages = map[string]bool{"request": true, "payload": true, "document": true, "plan": true, "exchange": true, "bill": true}
+var stages = map[string]bool{
+	"internal/gatewayd/request.Request": true, "internal/gatewayd/request.Payload": true, "internal/gatewayd/request.Document": true, "internal/gatewayd/intake.Place": true,
+	"internal/gatewayd.plan": true, "internal/gatewayd.exchange": true, "internal/gatewayd.result": true, "internal/gatewayd.bill": true,
+}
 
 // The stages of a call get what they may read and change; the call itself would give them
 // everything.
 func TestArch_StagesKnowNoCall(t *testing.T) {
 	const fields = 15
+	left := maps.Clone(stages)
 	for _, s := range sources(t) {
-		if s.pkg.path() != "internal/gatewayd" || s.test {
+		if !slices.Contains(engineParts, s.pkg.path()) || s.test {
 			continue
 		}
 		for _, d := range s.file.Decls {
@@ -171,9 +186,11 @@ func TestArch_StagesKnowNoCall(t *testing.T) {
 					if !ok {
 						continue
 					}
-					if n := st.Fields.NumFields(); stages[spec.Name.Name] && n > fields {
+					name := s.pkg.path() + "." + spec.Name.Name
+					if n := st.Fields.NumFields(); stages[name] && n > fields {
 						t.Errorf("%s: the stage %s has %d fields, of at most %d", s.at(spec), spec.Name.Name, n, fields)
 					}
+					delete(left, name)
 					for _, f := range st.Fields.List {
 						if named(f.Type) == "call" {
 							t.Errorf("%s: %s keeps the whole call", s.at(f), spec.Name.Name)
@@ -182,5 +199,8 @@ func TestArch_StagesKnowNoCall(t *testing.T) {
 				}
 			}
 		}
+	}
+	for name := range left {
+		t.Errorf("there is no stage %s", name)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // bill is the money side of a call: the reservation, and the cost once it is settled.
@@ -43,7 +44,7 @@ func (b *bill) reserve(ctx context.Context, l ledger.Ledger, caller *ledger.Call
 
 // settle completes the call's record and hands it to the ledger; it does so once.
 func (c *call) settle() {
-	if c.caller == nil || c.rq.rt.kind == "" { // no caller, or no model call
+	if c.caller == nil || c.rq.Route.Kind == "" { // no caller, or no model call
 		return
 	}
 	now, r, served := time.Now(), &c.record, c.served()
@@ -54,8 +55,8 @@ func (c *call) settle() {
 	case served.usage == nil: // canceled before data arrived
 		served.estimate(false)
 	}
-	c.rq.describe(r, c.caller)
-	r.Attempts, r.Latency = c.trail.attempts, millis(now.Sub(c.rq.begun))
+	describe(r, &c.rq, c.caller)
+	r.Attempts, r.Latency = c.trail.attempts, millis(now.Sub(c.rq.Begun))
 	c.bill.cost = c.bill.total(c.v, &c.rq, served)
 	c.bill.describe(r, served)
 	c.out.describe(r, c.failure)
@@ -64,27 +65,27 @@ func (c *call) settle() {
 	if c.bill.hold != nil {
 		c.bill.hold.Settle(r)
 		c.bill.hold = nil
-		c.e.metrics.Ended(endedOf(r, served, now.Sub(c.rq.begun)))
+		c.e.metrics.Ended(endedOf(r, served, now.Sub(c.rq.Begun)))
 		return
 	}
 	if l, ok := c.e.cfg.Ledger.(interface{ Record(*gateway.Request) error }); ok {
 		if err := l.Record(r); err != nil {
-			c.e.log.WarnContext(c.ctx, "the record of a request that was refused could not be kept", "request", c.rq.id, "error", err)
+			c.e.log.WarnContext(c.ctx, "the record of a request that was refused could not be kept", "request", c.rq.ID, "error", err)
 		}
 	}
 }
 
 // describe writes what is known of a request into its record.
-func (rq *request) describe(r *gateway.Request, caller *ledger.Caller) {
-	h := rq.http.Header
-	r.ID, r.CreatedAt, r.BytesIn = rq.id, rq.begun, rq.size
+func describe(r *gateway.Request, rq *request.Request, caller *ledger.Caller) {
+	h := rq.HTTP.Header
+	r.ID, r.CreatedAt, r.BytesIn = rq.ID, rq.Begun, rq.Size
 	r.TeamID, r.ProjectID, r.KeyID = caller.TeamID, caller.ProjectID, caller.KeyID
-	r.User, r.Tags, r.Session = caller.User, caller.Tags, rq.session
-	r.Deployment = clip(h.Get("Ai-O11y-Deployment-Id"))
+	r.User, r.Tags, r.Session = caller.User, caller.Tags, rq.Session
+	r.Deployment = request.Clip(h.Get("Ai-O11y-Deployment-Id"))
 	if title, referer := h.Get("X-Title"), h.Get("Http-Referer"); title != "" || referer != "" {
-		r.App = clip(strings.TrimSpace(title + " " + referer))
+		r.App = request.Clip(strings.TrimSpace(title + " " + referer))
 	}
-	r.Surface, r.Kind, r.Model, r.Streamed = rq.rt.name, rq.rt.kind, rq.model, rq.stream
+	r.Surface, r.Kind, r.Model, r.Streamed = rq.Route.Name, rq.Route.Kind, rq.Model, rq.Stream
 }
 
 // describe writes the cost of a call into its record, and who served the call; served is

@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
@@ -19,7 +20,7 @@ var variants = []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta"}
 // reports whether it did, which r then says. Otherwise the answer is recorded for the cache.
 func (cl *client) replayed(v *view, p *plan, r *gateway.Request) bool {
 	key := cl.caller.Key
-	if v.Cache == nil || key == nil || key.Cache <= 0 || len(cl.rq.opts.byok) > 0 || cl.rq.token != "" {
+	if v.Cache == nil || key == nil || key.Cache <= 0 || len(cl.rq.Options.BYOK) > 0 || cl.rq.Token != "" {
 		return false
 	}
 	name := p.models[0]
@@ -28,9 +29,9 @@ func (cl *client) replayed(v *view, p *plan, r *gateway.Request) bool {
 			return false
 		}
 	}
-	q := cache.Question{Caller: cl.caller, Surface: cl.rq.rt.pattern, Version: cl.rq.version, Model: name, Stream: cl.rq.stream, Body: cl.rq.raw}
+	q := cache.Question{Caller: cl.caller, Surface: cl.rq.Route.Pattern, Version: cl.rq.Version, Model: name, Stream: cl.rq.Stream, Body: cl.rq.Raw}
 	for _, h := range variants {
-		q.Variant += cl.rq.http.Header.Get(h) + "\n"
+		q.Variant += cl.rq.HTTP.Header.Get(h) + "\n"
 	}
 	k, err := q.Key()
 	if err != nil { // a member twice, somewhere within
@@ -55,31 +56,31 @@ func (cl *client) replayed(v *view, p *plan, r *gateway.Request) bool {
 
 // guard applies the guards to a request for a model, and returns the payload to send,
 // which they may have changed.
-func (v *view) guard(ctx context.Context, caller *ledger.Caller, model string, p payload) (payload, *hub.Error) {
+func (v *view) guard(ctx context.Context, caller *ledger.Caller, model string, p request.Payload) (request.Payload, *hub.Error) {
 	if v.Guards == nil {
 		return p, nil
 	}
-	if p.parts != nil {
+	if p.Parts != nil {
 		return p, v.guardForm(ctx, caller, model, p)
 	}
-	raw, err := v.Guards.Request(ctx, caller, model, p.raw)
+	raw, err := v.Guards.Request(ctx, caller, model, p.Raw)
 	if err != nil {
 		return p, hub.AsError(err)
 	}
-	if len(raw) == len(p.raw) && len(raw) > 0 && &raw[0] == &p.raw[0] {
+	if len(raw) == len(p.Raw) && len(raw) > 0 && &raw[0] == &p.Raw[0] {
 		return p, nil
 	}
 	o, err := scan.Read(raw)
 	if err != nil {
 		return p, hub.AsError(err)
 	}
-	p.raw, p.obj = raw, o
+	p.Raw, p.Object = raw, o
 	return p, nil
 }
 
 // buffers reports whether a stream must be complete before it is sent, because guards
 // check answers.
-func (v *view) buffers(rq *request) bool { return rq.stream && v.Guards.GuardsAnswers() }
+func (v *view) buffers(rq *request.Request) bool { return rq.Stream && v.Guards.GuardsAnswers() }
 
 // guarded applies the guards to a whole answer of a model and returns the answer to send.
 func (v *view) guarded(ctx context.Context, caller *ledger.Caller, model string, body []byte) ([]byte, *hub.Error) {

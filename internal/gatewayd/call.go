@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
@@ -42,37 +43,38 @@ type call struct {
 // client is the client's side of a call.
 type client struct {
 	ctx    context.Context // ends when the client leaves
-	rq     request
-	doc    document
+	rq     request.Request
+	doc    request.Document
 	caller *ledger.Caller // nil until it is known
 	out    answer
 }
 
 // decode decodes the request on the first call.
-func (cl *client) decode() *hub.Error { return cl.doc.decode(&cl.rq, cl.caller.Key) }
+func (cl *client) decode() *hub.Error { return cl.doc.Decode(&cl.rq, cl.caller.Key) }
 
 // ServeHTTP implements http.Handler. It handles requests to the gateway's own origin.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{e: e}
-	c.ctx, c.rq.http, c.rq.begun, c.rq.id = r.Context(), r, time.Now(), ledger.NewID()
-	c.out.w, c.out.rc, c.out.stall, c.out.last = w, http.NewResponseController(w), e.cfg.Stall, c.rq.begun
+	c.ctx, c.rq.HTTP, c.rq.Begun, c.rq.ID = r.Context(), r, time.Now(), ledger.NewID()
+	c.out.w, c.out.rc, c.out.stall, c.out.last = w, http.NewResponseController(w), e.cfg.Stall, c.rq.Begun
 	h := w.Header()
-	id := []string{c.rq.id}
+	id := []string{c.rq.ID}
 	h["Request-Id"], h["X-Request-Id"], h["X-Cay-Generation-Id"] = id, id, id
 	h["X-Content-Type-Options"], h["Cache-Control"] = noSniff, noStore
 	if !e.enter() {
-		c.rq.rt = e.find(r)
+		c.rq.Route = &e.find(r).Route
 		c.refuse(&hub.Error{Kind: hub.Overloaded, Message: "the gateway is stopping", RetryAfter: time.Second})
 		return
 	}
 	defer e.calls.Done()
 	defer c.end()
-	var err *hub.Error
-	if c.rq.rt, err = e.route(r); err == nil {
-		c.v, c.rq.version = e.now(), c.rq.rt.version
-		c.out.tee = e.tee(c.v.Capture, c.rq.rt)
+	to, err := e.route(r)
+	c.rq.Route = &to.Route
+	if err == nil {
+		c.v, c.rq.Version = e.now(), c.rq.Route.Version
+		c.out.tee = e.tee(c.v.Capture, c.rq.Route)
 		c.span = e.startSpan(c.ctx, &c.rq, c.v.Capture)
-		err = c.rq.rt.serve(c)
+		err = to.serve(c)
 	}
 	if err != nil {
 		c.refuse(err)
@@ -87,7 +89,7 @@ var (
 // end ends a call, whatever its outcome.
 func (c *call) end() {
 	if p := recover(); p != nil {
-		c.e.log.ErrorContext(c.ctx, "a call failed by our fault", "request", c.rq.id, "error", fmt.Sprint(p), "stack", string(debug.Stack()))
+		c.e.log.ErrorContext(c.ctx, "a call failed by our fault", "request", c.rq.ID, "error", fmt.Sprint(p), "stack", string(debug.Stack()))
 		c.refuse(&hub.Error{Kind: hub.Internal, Message: "internal error"})
 	}
 	c.out.end()
@@ -99,8 +101,8 @@ func (c *call) end() {
 	c.place.Leave(c.record.Cached)
 	if c.e.log.Enabled(c.ctx, -4) {
 		_, status, bytes, _ := c.out.state()
-		c.e.log.DebugContext(c.ctx, "request", "request", c.rq.id, "method", c.rq.http.Method, "path", c.rq.http.URL.Path,
-			"status", status, "bytes", bytes, "took", time.Since(c.rq.begun))
+		c.e.log.DebugContext(c.ctx, "request", "request", c.rq.ID, "method", c.rq.HTTP.Method, "path", c.rq.HTTP.URL.Path,
+			"status", status, "bytes", bytes, "took", time.Since(c.rq.Begun))
 	}
 }
 
@@ -110,7 +112,7 @@ func (c *call) refuse(err *hub.Error) {
 		c.failure = err
 	}
 	if err.Kind == hub.Internal && err.Cause != nil {
-		c.e.log.ErrorContext(c.ctx, "a call failed by our fault", "request", c.rq.id, "error", err.Cause)
+		c.e.log.ErrorContext(c.ctx, "a call failed by our fault", "request", c.rq.ID, "error", err.Cause)
 	}
 	if begun, _, _, _ := c.out.state(); begun && !c.out.drop() {
 		return
@@ -118,21 +120,21 @@ func (c *call) refuse(err *hub.Error) {
 	h := c.out.w.Header()
 	c.limits(h)
 	if c.out.isOpen() { // the status 200 has been sent already
-		_ = c.out.send(c.rq.rt.surface.NewWriter(c.hubAnswer()).Append(nil, &hub.Event{Kind: hub.Failure, Err: err}))
+		_ = c.out.send(c.rq.Route.Surface.NewWriter(c.hubAnswer()).Append(nil, &hub.Event{Kind: hub.Failure, Err: err}))
 		return
 	}
-	status, body := c.rq.rt.surface.WriteError(c.hubAnswer(), err, h)
+	status, body := c.rq.Route.Surface.WriteError(c.hubAnswer(), err, h)
 	c.out.whole(status, "application/json", body)
 }
 
 // hubAnswer returns the hub.Answer for the client's format.
 func (c *call) hubAnswer() hub.Answer {
-	return hub.Answer{ID: c.rq.id, Model: c.rq.model, Version: c.rq.version, Call: c.doc.call, Metadata: c.metadata}
+	return hub.Answer{ID: c.rq.ID, Model: c.rq.Model, Version: c.rq.Version, Call: c.doc.Call, Metadata: c.metadata}
 }
 
 // authenticated runs the first step of every call.
 func (c *call) authenticated() (err *hub.Error) {
-	c.caller, c.rq.token, err = authenticate(c.ctx, c.e.cfg.Ledger, c.rq.http.Header)
+	c.caller, c.rq.Token, err = request.Authenticate(c.ctx, c.e.cfg.Ledger, c.rq.HTTP.Header)
 	return err
 }
 
@@ -141,8 +143,8 @@ func (c *call) received() (err *hub.Error) {
 	if err = c.authenticated(); err != nil {
 		return err
 	}
-	c.rq.raw, err = c.e.intake.Receive(c.rq.http, c.out.rc, c.caller, c.rq.rt.kind != "", &c.place)
-	c.rq.size = int64(len(c.rq.raw))
+	c.rq.Raw, err = c.e.intake.Receive(c.rq.HTTP, c.out.rc, c.caller, c.rq.Route.Kind != "", &c.place)
+	c.rq.Size = int64(len(c.rq.Raw))
 	return err
 }
 
@@ -151,7 +153,7 @@ func (c *call) prepared() *hub.Error {
 	if err := c.received(); err != nil {
 		return err
 	}
-	if err := c.rq.understand(); err != nil {
+	if err := c.rq.Understand(); err != nil {
 		return err
 	}
 	return c.planned()
@@ -159,7 +161,7 @@ func (c *call) prepared() *hub.Error {
 
 // planned makes the call's plan.
 func (c *call) planned() (err *hub.Error) {
-	c.caller = c.rq.spender(c.caller)
+	c.caller = c.rq.Spender(c.caller)
 	c.plan, err = c.v.plan(c.ctx, c.caller, &c.rq)
 	return err
 }
@@ -179,10 +181,10 @@ func (c *call) language() *hub.Error {
 // sent is the request's body, nil before it exists.
 func (c *call) reserve(o *candidate, cred provider.Credential, sent *scan.Object) (asked *asks.Asks, err *hub.Error) {
 	if sent != nil {
-		if asked, err = asks.Read(sent, sent == c.rq.obj); err != nil {
+		if asked, err = asks.Read(sent, sent == c.rq.Object); err != nil {
 			return nil, err
 		}
-		if c.rq.payload, err = c.v.allow(c.ctx, c.caller, asked, o.offer, c.rq.payload); err != nil {
+		if c.rq.Payload, err = c.v.allow(c.ctx, c.caller, asked, o.offer, c.rq.Payload); err != nil {
 			return nil, err
 		}
 		if asked.Before, err = c.e.owned(c.ctx, c.caller, sent, o.offer, cred); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // charge is the cost of a call.
@@ -25,7 +26,7 @@ type charge struct {
 
 // total returns the cost of a call as known so far: of the served answer, nil if there is
 // none, and of the lost attempts.
-func (b *bill) total(v *view, rq *request, served *exchange) charge {
+func (b *bill) total(v *view, rq *request.Request, served *exchange) charge {
 	cost := v.priceOf(rq, served)
 	if l := &b.lost; l.total|l.market != 0 || l.unpriced {
 		cost.total, cost.market = cost.total.Plus(l.total), cost.market.Plus(l.market)
@@ -40,7 +41,7 @@ func (b *bill) total(v *view, rq *request, served *exchange) charge {
 
 // priceOf returns the cost of the answer of an attempt as known so far, nil if no provider
 // serves the call.
-func (v *view) priceOf(rq *request, x *exchange) (cost charge) {
+func (v *view) priceOf(rq *request.Request, x *exchange) (cost charge) {
 	if x == nil {
 		cost.known = true // no provider was called
 		return cost
@@ -73,7 +74,7 @@ func (v *view) priceOf(rq *request, x *exchange) (cost charge) {
 	}
 	by := catalog.CostOf(p, u)
 	cost.known, cost.version = true, p.Version
-	by.Total = by.Total.Plus(rq.pieces(p, x.images, x.seconds))
+	by.Total = by.Total.Plus(pieces(rq, p, x.images, x.seconds))
 	more, unpriced := v.ran(o, u, x.asked)
 	by.Total = by.Total.Plus(more)
 	if x.asked != nil && x.asked.Fast() && p.ServiceTiers[x.asked.Speed] == 0 {

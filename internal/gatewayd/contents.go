@@ -74,17 +74,17 @@ func (s *callSpan) contents(cl *client, r *gateway.Request, last *exchange) []at
 		return nil
 	}
 	w := contents{redact: s.texts.Redact}
-	if cl.doc.call == nil {
-		if parsed, err := cl.rq.rt.surface.ReadCall(cl.rq.http.Header, cl.rq.raw); err == nil {
-			cl.doc.call = parsed
+	if cl.doc.Call == nil {
+		if parsed, err := cl.rq.Route.Surface.ReadCall(cl.rq.HTTP.Header, cl.rq.Raw); err == nil {
+			cl.doc.Call = parsed
 		}
 	}
-	if cl.doc.call != nil {
+	if cl.doc.Call != nil {
 		var system []any
 		var input []any
 		w.left = maxContent
-		for i := len(cl.doc.call.Prompt) - 1; i >= 0; i-- { // the last turns are the most relevant
-			m := &cl.doc.call.Prompt[i]
+		for i := len(cl.doc.Call.Prompt) - 1; i >= 0; i-- { // the last turns are the most relevant
+			m := &cl.doc.Call.Prompt[i]
 			if parts := w.parts(m.Parts); m.Role == hub.System {
 				system = append(parts, system...)
 			} else if len(parts) > 0 {

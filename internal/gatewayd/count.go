@@ -38,7 +38,7 @@ func (c *call) countBy(o *candidate, cred provider.Credential) *hub.Error {
 	case !slices.Contains(o.provider.Formats, formatMessages), up == nil, target.Is(messages.QuirkBedrock):
 		return c.estimateTokens()
 	}
-	out, _ := c.rq.outgoing(target, c.caller.Key)
+	out, _ := outgoing(&c.rq, target, c.caller.Key)
 	x := c.begin(o, cred, nil, false)
 	resp, err := x.send(out, up, false)
 	if err == nil {
@@ -59,6 +59,6 @@ func (cl *client) estimateTokens() *hub.Error {
 		return err
 	}
 	counter := messages.New()
-	cl.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(cl.doc.call)))
+	cl.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(cl.doc.Call)))
 	return nil
 }

@@ -15,7 +15,7 @@ func (c *call) countByGemini(o *candidate, cred provider.Credential, target *hub
 	if err := c.decode(); err != nil {
 		return err
 	}
-	asked, err := c.doc.withFiles(c.ctx, c.e.fetcher, o, up)
+	asked, err := c.doc.WithFiles(c.ctx, c.e.fetcher, fetches(o, up))
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 )
 
@@ -141,7 +142,7 @@ func New(cfg Config) *Engine {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	e.fetcher = newFetcher(cfg.Fetch)
+	e.fetcher = request.NewFetcher(cfg.Fetch)
 	e.log = e.log.With("component", "gatewayd")
 	if e.metrics == nil {
 		e.metrics = noMetrics{}

@@ -118,7 +118,7 @@ func (x *exchange) keepAlive(begun bool) []byte {
 }
 
 // newWriter returns an encoder of the client's format.
-func (x *exchange) newWriter() hub.Writer { return x.cl.rq.rt.surface.NewWriter(x.host.hubAnswer()) }
+func (x *exchange) newWriter() hub.Writer { return x.cl.rq.Route.Surface.NewWriter(x.host.hubAnswer()) }
 
 // modelFor returns the credential's account's name for the model.
 func (o *candidate) modelFor(cred provider.Credential) string {
@@ -172,7 +172,7 @@ func (x *exchange) end(err *hub.Error) {
 			o.Speed = float64(n) / took.Seconds()
 		}
 		h.Add(now, o)
-		x.e.sessions.Set(x.cl.rq.session, endpoint.Key{Provider: x.o.provider.Name, Model: x.o.endpoint.Model})
+		x.e.sessions.Set(x.cl.rq.Session, endpoint.Key{Provider: x.o.provider.Name, Model: x.o.endpoint.Model})
 	case blames(whole):
 		if h.Add(now, endpoint.Outcome{Failed: true}) {
 			x.e.metrics.CircuitOpened(x.o.provider.Name, x.o.model.ID)
@@ -218,11 +218,11 @@ func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.
 		h[name] = values
 	}
 	for _, name := range passedHeaders {
-		if v := rq.http.Header[name]; v != nil && rq.rt.surface != nil && up.Name() == rq.rt.surface.Name() {
+		if v := rq.HTTP.Header[name]; v != nil && rq.Route.Surface != nil && up.Name() == rq.Route.Surface.Name() {
 			h[name] = v
 		}
 	}
-	x.span.propagate(rq.http.Header, h)
+	x.span.propagate(rq.HTTP.Header, h)
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = jsonType
 	}
@@ -269,7 +269,7 @@ func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.
 		}
 		// The provider has begun to answer: from now on the idle timeout applies and
 		// keep-alives are sent, unless the request has set a timeout for the first token.
-		if d, ok := rq.opts.timeouts[o.provider.Name]; ok && stream {
+		if d, ok := rq.Options.Timeouts[o.provider.Name]; ok && stream {
 			x.watch.due.Store(x.record.StartedAt.Add(d).UnixNano())
 		} else {
 			x.extend()
@@ -311,7 +311,7 @@ func (x *exchange) extend() {
 // stream prepares a stream to the client.
 func (x *exchange) stream() {
 	x.cl.out.prepare(x.streamHeaders)
-	if _, timed := x.cl.rq.opts.timeouts[x.o.provider.Name]; !timed {
+	if _, timed := x.cl.rq.Options.Timeouts[x.o.provider.Name]; !timed {
 		x.watch.keep.Store(true)
 	}
 }
@@ -322,7 +322,7 @@ func (x *exchange) content() {
 	if x.first.IsZero() {
 		x.first = time.Now()
 		x.extend()
-		x.watch.keep.Store(x.cl.rq.stream)
+		x.watch.keep.Store(x.cl.rq.Stream)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/gemini"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
@@ -27,8 +28,8 @@ func embedBatch(p *provider.Provider) int { return orDefault(p.EmbedBatch, maxVa
 
 // hasMoreTexts reports whether there are more than n texts to embed, which takes several
 // calls. Lists of tokens are passed unchanged.
-func (p *payload) hasMoreTexts(n int) bool {
-	input := p.obj.Get("input")
+func hasMoreTexts(p *request.Payload, n int) bool {
+	input := p.Object.Get("input")
 	if len(input) < 3*n { // [ and, for each, two quotes and a comma
 		return false
 	}
@@ -53,7 +54,7 @@ func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q
 	if err := c.prepared(); err != nil {
 		return err
 	}
-	asked, err := read(c.rq.http.Header, c.rq.raw)
+	asked, err := read(c.rq.HTTP.Header, c.rq.Raw)
 	if err != nil {
 		return hub.AsError(err)
 	}
@@ -113,10 +114,10 @@ func (c *call) embeddings() *hub.Error {
 		return nil
 	}
 	return c.try(func(o *candidate, cred provider.Credential) *hub.Error {
-		if o.provider.Embeddings != "" && !slices.Contains(o.provider.Formats, formatScripted) && !c.rq.hasMoreTexts(embedBatch(o.provider)) {
+		if o.provider.Embeddings != "" && !slices.Contains(o.provider.Formats, formatScripted) && !hasMoreTexts(&c.rq.Payload, embedBatch(o.provider)) {
 			return c.passOn(o, cred)
 		}
-		asked, err := chatcompletions.ReadEmbedCall(c.rq.raw)
+		asked, err := chatcompletions.ReadEmbedCall(c.rq.Raw)
 		if err != nil {
 			return hub.AsError(err)
 		}
@@ -180,11 +181,11 @@ func plus(a, b *hub.Usage) *hub.Usage {
 // one writes a request in the provider's format, sends it, and reads the answer.
 func one[Q, R any](x *exchange, t *hub.Target, write func(*Q, *hub.Target) (*hub.Outgoing, []hub.Warning, error), asked *Q,
 	read func(*hub.Target, []byte) (*R, error)) (*R, []hub.Warning, *hub.Error) {
-	up, path := x.e.upstreams[formatChat], pathOf(x.o.provider, x.cl.rq.rt.kind)
-	if x.cl.rq.rt.kind == kindEmbedding && slices.Contains(x.o.provider.Formats, formatGemini) {
+	up, path := x.e.upstreams[formatChat], pathOf(x.o.provider, x.cl.rq.Route.Kind)
+	if x.cl.rq.Route.Kind == kindEmbedding && slices.Contains(x.o.provider.Formats, formatGemini) {
 		up, path = x.e.upstreams[formatGemini], ""
 	} else if path == "" {
-		return nil, nil, notTaken(x.o, x.cl.rq.rt.kind)
+		return nil, nil, notTaken(x.o, x.cl.rq.Route.Kind)
 	}
 	out, warnings, bad := write(asked, t)
 	if bad != nil {

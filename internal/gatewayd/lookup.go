@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // reporter is the optional part of a ledger that answers AI SDK clients' questions about
@@ -34,7 +35,7 @@ func lookUp(read func(*lookup) ([]byte, *hub.Error)) func(*call) *hub.Error {
 		if err := c.authenticated(); err != nil {
 			return err
 		}
-		body, err := read(&lookup{c.e, c.v, c.caller, c.rq.http})
+		body, err := read(&lookup{c.e, c.v, c.caller, c.rq.HTTP})
 		if err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ func (l *lookup) generation() ([]byte, *hub.Error) {
 	id := l.http.URL.Query().Get("id")
 	r, err := b.Request(l.http.Context(), l.caller.TeamID, l.caller.ProjectID, id)
 	if known, ok := errors.AsType[*cay.Error](err); ok && known.Code == cay.NotFound || err == nil && l.caller.Key != nil && r.KeyID != l.caller.KeyID {
-		return nil, &hub.Error{Kind: hub.NotFound, Code: "not_found", Param: "id", Message: "there is no generation " + clip(id)}
+		return nil, &hub.Error{Kind: hub.NotFound, Code: "not_found", Param: "id", Message: "there is no generation " + request.Clip(id)}
 	}
 	if err != nil {
 		return nil, hub.AsError(err)

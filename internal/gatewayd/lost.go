@@ -111,7 +111,7 @@ const usualSpeed = 100
 // have ended, and is the last attempt.
 func (x *exchange) reckon() {
 	rq := &x.cl.rq
-	whole := !rq.stream || x.v.buffers(rq)
+	whole := !rq.Stream || x.v.buffers(rq)
 	switch {
 	case whole && !x.first.IsZero(): // the whole answer arrived, but too late
 		return
@@ -127,12 +127,12 @@ func (x *exchange) reckon() {
 			silent = x.first.Sub(x.record.StartedAt)
 		}
 	}
-	switch rq.rt.kind {
+	switch rq.Route.Kind {
 	case kindLanguage:
 		x.unseen = int64(silent.Seconds() * orDefault(x.o.health.State(x.record.StartedAt).Throughput, usualSpeed))
 	case kindImage: // the provider makes all images once it has begun
-		x.images = min(max(1, rq.copies), maxCopies)
-		x.unseen = x.images * rq.perImage()
+		x.images = min(max(1, rq.Copies), maxCopies)
+		x.unseen = x.images * rq.PerImage()
 	case kindEmbedding:
 		x.usage = nil // the usage of those of several requests that were answered
 	}
@@ -204,5 +204,5 @@ func (s *stray) end(e *Engine) {
 
 // late records, when the answer is complete, whether its client has left.
 func (x *exchange) late() {
-	x.alone = (!x.cl.rq.stream || x.v.buffers(&x.cl.rq)) && x.cl.ctx.Err() != nil
+	x.alone = (!x.cl.rq.Stream || x.v.buffers(&x.cl.rq)) && x.cl.ctx.Err() != nil
 }

@@ -2,7 +2,6 @@ package gatewayd
 
 import (
 	"math"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
@@ -10,47 +9,17 @@ import (
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // Images, speech and transcriptions are priced per image, character or second, or by
 // tokens that the request does not reveal. If the provider does not count, the gateway
 // charges the maximum.
 
-// imageTokens is the maximum number of tokens of an OpenAI image, by quality; some sizes
-// have fewer tokens.
-var imageTokens = map[string]int64{"low": 408, "medium": 1584, "high": maxImageTokens}
-
-// partialTokens is the number of tokens of each partial image.
-const partialTokens = 100
-
-// audioRate is the minimum number of bytes per second of sound: 16 kbit/s, a low rate for
-// speech.
-const audioRate = 2000
-
-// text returns a string member of the request, from its JSON or its form.
-func (p *payload) text(name string) string {
-	if p.obj.Body == nil {
-		for i := range p.parts {
-			if p.parts[i].name == name {
-				return string(p.parts[i].data)
-			}
-		}
-		return ""
-	}
-	return gjson.ParseBytes(p.obj.Get(name)).Str
-}
-
-// perImage returns the maximum number of tokens of an image in the request.
-func (p *payload) perImage() int64 {
-	n := orDefault(imageTokens[p.text("quality")], maxImageTokens)
-	partial, _ := strconv.ParseInt(string(p.obj.Get("partial_images")), 10, 64)
-	return n + min(max(0, partial), 3)*partialTokens
-}
-
 // eachImage returns the cost of one image, for a model with image prices: the price for
 // quality and size, for either of them, else the highest price.
-func (p *payload) eachImage(at *gateway.Price) gateway.Money {
-	quality, size := p.text("quality"), p.text("size")
+func eachImage(p *request.Payload, at *gateway.Price) gateway.Money {
+	quality, size := p.Text("quality"), p.Text("size")
 	for _, name := range [...]string{quality + "/" + size, quality, size} {
 		if m, ok := at.Images[name]; ok {
 			return m
@@ -63,36 +32,27 @@ func (p *payload) eachImage(at *gateway.Price) gateway.Money {
 	return most
 }
 
-// soundSeconds returns the maximum duration of the sound in a request.
-func (p *payload) soundSeconds() int64 {
-	n := 0
-	for i := range p.parts {
-		n += len(p.parts[i].data)
-	}
-	return int64(n)/audioRate + 1
-}
-
 // pieces returns the cost of a call besides tokens: images generated, characters spoken,
 // or seconds transcribed. The provider's count of seconds takes precedence.
-func (rq *request) pieces(p *gateway.Price, images, seconds int64) gateway.Money {
-	switch rq.rt.kind {
+func pieces(rq *request.Request, p *gateway.Price, images, seconds int64) gateway.Money {
+	switch rq.Route.Kind {
 	case kindImage:
-		return rq.eachImage(p).Times(images)
+		return eachImage(&rq.Payload, p).Times(images)
 	case kindSpeech:
-		return p.Character.Times(int64(utf8.RuneCountInString(rq.text("input"))))
+		return p.Character.Times(int64(utf8.RuneCountInString(rq.Text("input"))))
 	case kindTranscription:
-		return p.Second.Times(orDefault(seconds, rq.soundSeconds()))
+		return p.Second.Times(orDefault(seconds, rq.SoundSeconds()))
 	}
 	return 0
 }
 
 // mostMedia returns the maximum cost of a call besides tokens.
-func mostMedia(rq *request, p *gateway.Price, asked *asks.Asks) gateway.Money {
-	n := max(1, rq.copies)
+func mostMedia(rq *request.Request, p *gateway.Price, asked *asks.Asks) gateway.Money {
+	n := max(1, rq.Copies)
 	if asked != nil {
 		n = max(n, asked.Copies)
 	}
-	return rq.pieces(p, min(n, maxCopies), 0)
+	return pieces(rq, p, min(n, maxCopies), 0)
 }
 
 // sawBody records the provider's counts in an answer that is passed, of a model other than
@@ -105,7 +65,7 @@ func (x *exchange) sawBody(body []byte, usage *hub.Usage) {
 			break
 		}
 	}
-	if usage == nil && x.cl.rq.rt.kind == kindTranscription { // plain text has the words, but not the duration
+	if usage == nil && x.cl.rq.Route.Kind == kindTranscription { // plain text has the words, but not the duration
 		x.outputBytes = int64(len(body))
 	}
 	x.sawMedia(usage, images, hub.Response{ID: gjson.GetBytes(body, "id").Str})
@@ -115,11 +75,11 @@ func (x *exchange) sawBody(body []byte, usage *hub.Usage) {
 func (x *exchange) sawMedia(usage *hub.Usage, images int64, r hub.Response) {
 	x.images = images
 	rq := &x.cl.rq
-	if p := x.o.endpoint.Price; rq.rt.kind == kindImage && p != nil && p.Output > 0 && (usage == nil || hub.Count(usage.Output) == 0) {
+	if p := x.o.endpoint.Price; rq.Route.Kind == kindImage && p != nil && p.Output > 0 && (usage == nil || hub.Count(usage.Output) == 0) {
 		if usage != nil {
 			usage.Output = nil
 		}
-		x.outputBytes = 4 * images * rq.perImage() // the maximum number of tokens
+		x.outputBytes = 4 * images * rq.PerImage() // the maximum number of tokens
 	}
 	x.sawUsage(usage, r, hub.Finish{Reason: hub.Stop}, true)
 }

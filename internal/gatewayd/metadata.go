@@ -16,7 +16,7 @@ func (c *call) metadata() []byte {
 	served := c.served()
 	b := make([]byte, 0, 1024)
 	b = append(b, '{')
-	b = field(b, "generationId", c.rq.id)
+	b = field(b, "generationId", c.rq.ID)
 	if cost := c.charge(); cost.known {
 		b = money(b, "cost", cost.total)
 		if served != nil {
@@ -26,14 +26,14 @@ func (c *call) metadata() []byte {
 			b = money(b, "outputInferenceCost", cost.out)
 		}
 	}
-	if c.rq.opts.zeroData {
+	if c.rq.Options.ZeroData {
 		b = append(b, `,"enabledZeroDataRetention":true`...)
 	}
-	if c.rq.opts.noTraining {
+	if c.rq.Options.NoTraining {
 		b = append(b, `,"enabledDisallowPromptTraining":true`...)
 	}
 	b = append(b, `,"routing":{`...)
-	b = field(b, "originalModelId", c.rq.model)
+	b = field(b, "originalModelId", c.rq.Model)
 	if served != nil {
 		s := served.o
 		b = field(b, "canonicalSlug", s.model.ID)
@@ -55,9 +55,9 @@ func (c *call) metadata() []byte {
 	if c.plan.rewritten != "" {
 		b = field(b, "internalReasoning", "a rule asks for another model than "+c.plan.rewritten)
 	}
-	if c.rq.opts.sort != "" {
+	if c.rq.Options.Sort != "" {
 		b = append(b, `,"sort":{`...)
-		b = field(b, "option", c.rq.opts.sort)
+		b = field(b, "option", c.rq.Options.Sort)
 		b = append(b, `,"executionOrder":[`...)
 		for i, name := range providers {
 			if i > 0 {
@@ -67,9 +67,9 @@ func (c *call) metadata() []byte {
 		}
 		b = append(b, `]}`...)
 	}
-	if len(c.rq.opts.unknown) > 0 {
+	if len(c.rq.Options.Unknown) > 0 {
 		b = append(b, `,"unknownOptions":[`...)
-		for i, name := range c.rq.opts.unknown {
+		for i, name := range c.rq.Options.Unknown {
 			if i > 0 {
 				b = append(b, ',')
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // plan says which models a call tries, in order.
@@ -14,21 +15,10 @@ type plan struct {
 	rewritten string // the requested model, if a rule asks for another one
 }
 
-// spender returns a copy of caller with the user and the tags of a request: the ledger's
-// Caller must not change.
-func (rq *request) spender(caller *ledger.Caller) *ledger.Caller {
-	c := *caller
-	c.User = rq.user()
-	if len(rq.opts.tags) > 0 {
-		c.Tags = append(append([]string(nil), c.Tags...), rq.opts.tags...)
-	}
-	return &c
-}
-
 // plan makes the plan of a request by rules, guards and the key's scope. Rules change the
 // request's options and its output limit, guards its payload.
-func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request) (p plan, err *hub.Error) {
-	name := rq.model
+func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request.Request) (p plan, err *hub.Error) {
+	name := rq.Model
 	if v.Route != nil {
 		preset, err := v.Route(caller, name)
 		if err != nil {
@@ -37,13 +27,13 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request) (p 
 		if preset.Model != "" && preset.Model != name {
 			p.rewritten, name = name, preset.Model
 		}
-		rq.opts.apply(preset)
+		applyPreset(&rq.Options, preset)
 	}
-	if len(rq.opts.models) > 15 {
-		return p, wrongOption("models", "at most 15 models")
+	if len(rq.Options.Models) > 15 {
+		return p, request.WrongOption("models", "at most 15 models")
 	}
 	p.models = append(make([]string, 0, 16), name)
-	for _, other := range rq.opts.models { // rules and guards apply to all models
+	for _, other := range rq.Options.Models { // rules and guards apply to all models
 		if v.Route != nil {
 			preset, err := v.Route(caller, other)
 			if err != nil {
@@ -53,50 +43,50 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request) (p 
 				other = preset.Model
 			}
 		}
-		if rq.payload, err = v.guard(ctx, caller, other, rq.payload); err != nil {
+		if rq.Payload, err = v.guard(ctx, caller, other, rq.Payload); err != nil {
 			return p, err
 		}
 		p.models = append(p.models, other)
 	}
 	if key := caller.Key; key != nil {
 		if most := key.MaxOutputTokens; most > 0 {
-			if rq.maxOutput > most {
-				return p, &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens", Message: fmt.Sprintf("this key may ask for at most %d output tokens, not %d", most, rq.maxOutput)}
+			if rq.MaxOutput > most {
+				return p, &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens", Message: fmt.Sprintf("this key may ask for at most %d output tokens, not %d", most, rq.MaxOutput)}
 			}
-			if rq.maxOutput == 0 {
-				rq.maxOutput = most
+			if rq.MaxOutput == 0 {
+				rq.MaxOutput = most
 			}
 		}
 	}
-	rq.payload, err = v.guard(ctx, caller, name, rq.payload)
+	rq.Payload, err = v.guard(ctx, caller, name, rq.Payload)
 	return p, err
 }
 
-// apply applies the operator's preset for a model to the options. Options of the request
+// applyPreset applies the operator's preset for a model to the options. Options of the request
 // take precedence, except where the preset restricts them.
-func (o *options) apply(p Preset) {
-	if len(o.models) == 0 {
-		o.models = p.Models
+func applyPreset(o *request.Options, p Preset) {
+	if len(o.Models) == 0 {
+		o.Models = p.Models
 	}
-	if len(o.order) == 0 {
-		o.order = p.Order
+	if len(o.Order) == 0 {
+		o.Order = p.Order
 	}
 	if len(p.Only) > 0 {
-		if o.only == nil {
-			o.only = p.Only
+		if o.Only == nil {
+			o.Only = p.Only
 		} else {
-			o.only = intersect(o.only, p.Only)
+			o.Only = intersect(o.Only, p.Only)
 		}
 	}
-	if o.sort == "" {
-		o.sort = p.Sort
+	if o.Sort == "" {
+		o.Sort = p.Sort
 	}
-	o.zeroData = o.zeroData || p.ZeroData
-	o.noTraining = o.noTraining || p.NoTraining
-	o.autoCache = o.autoCache || p.AutoCache
-	o.has = append(o.has, p.Has...)
-	if o.tier == "" {
-		o.tier = p.ServiceTier
+	o.ZeroData = o.ZeroData || p.ZeroData
+	o.NoTraining = o.NoTraining || p.NoTraining
+	o.AutoCache = o.AutoCache || p.AutoCache
+	o.Has = append(o.Has, p.Has...)
+	if o.Tier == "" {
+		o.Tier = p.ServiceTier
 	}
 }
 

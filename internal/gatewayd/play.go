@@ -14,7 +14,7 @@ const formatScripted = "scripted"
 // play gets an answer from the script.
 func (x *exchange) play() *hub.Error {
 	rq := &x.cl.rq
-	result, delay, failed := x.e.cfg.Scripted.Answer(x.cl.doc.call)
+	result, delay, failed := x.e.cfg.Scripted.Answer(x.cl.doc.Call)
 	if delay > 0 {
 		t := time.NewTimer(delay)
 		defer t.Stop()
@@ -30,12 +30,12 @@ func (x *exchange) play() *hub.Error {
 		failed = &e
 	}
 	x.record.Status = http.StatusOK
-	if failed != nil && (result == nil || !rq.stream || x.v.buffers(rq)) {
+	if failed != nil && (result == nil || !rq.Stream || x.v.buffers(rq)) {
 		x.record.Status = failed.Status
 		return failed
 	}
 	x.serving = true
-	if !rq.stream || x.v.buffers(rq) {
+	if !rq.Stream || x.v.buffers(rq) {
 		return x.answerWhole(result, nil)
 	}
 	x.stream()

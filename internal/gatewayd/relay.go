@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 	"github.com/cayhq/cay/internal/sse"
 )
@@ -39,45 +40,45 @@ const (
 // outgoing returns the request to send to a provider that speaks the client's format, and
 // whether the answer will have a usage event that the client did not ask for. key is the
 // caller's, nil for a token.
-func (rq *request) outgoing(t *hub.Target, key *gateway.Key) (out *hub.Outgoing, hide bool) {
+func outgoing(rq *request.Request, t *hub.Target, key *gateway.Key) (out *hub.Outgoing, hide bool) {
 	changes := make([]scan.Change, 0, 6)
 	changes = append(changes, scan.Set("model", gjson.AppendJSONString(nil, t.Model)))
 	for _, ours := range [...]string{"providerOptions", "models"} {
-		if rq.obj.Find(ours) != nil {
+		if rq.Object.Find(ours) != nil {
 			changes = append(changes, scan.Delete(ours))
 		}
 	}
-	if rq.capped(key) {
-		name := rq.rt.limits[0]
-		if rq.rt.name == formatChat && t.Is(quirkOpenAI) { // OpenAI has two names for the limit, and some models refuse the older
+	if rq.Capped(key) {
+		name := rq.Route.Limits[0]
+		if rq.Route.Name == formatChat && t.Is(quirkOpenAI) { // OpenAI has two names for the limit, and some models refuse the older
 			name = "max_completion_tokens"
 		}
-		changes = append(changes, scan.Set(name, appendInt(nil, rq.maxOutput)))
+		changes = append(changes, scan.Set(name, appendInt(nil, rq.MaxOutput)))
 	}
-	switch rq.rt.surface.Name() {
+	switch rq.Route.Surface.Name() {
 	case formatChat:
-		if rq.stream && !t.Is(quirkNoUsage) {
+		if rq.Stream && !t.Is(quirkNoUsage) {
 			var with []byte
-			if with, hide = withUsage(rq.obj.Get("stream_options")); with != nil {
+			if with, hide = withUsage(rq.Object.Get("stream_options")); with != nil {
 				changes = append(changes, scan.Set("stream_options", with))
 			}
 		}
 		fallthrough
 	case formatResponses:
-		if rq.opts.tier != "" && rq.obj.Find("service_tier") == nil {
-			changes = append(changes, scan.Set("service_tier", gjson.AppendJSONString(nil, rq.opts.tier)))
+		if rq.Options.Tier != "" && rq.Object.Find("service_tier") == nil {
+			changes = append(changes, scan.Set("service_tier", gjson.AppendJSONString(nil, rq.Options.Tier)))
 		}
 	case formatMessages:
-		if rq.opts.autoCache && rq.obj.Find("cache_control") == nil {
+		if rq.Options.AutoCache && rq.Object.Find("cache_control") == nil {
 			changes = append(changes, scan.Set("cache_control", []byte(`{"type":"ephemeral"}`)))
 		}
 	}
-	out = &hub.Outgoing{Path: rq.rt.passPath, Body: rq.obj.Edit(changes...)}
-	if rq.rt.surface.Name() == formatMessages {
-		if rq.http.Header["Anthropic-Version"] == nil {
+	out = &hub.Outgoing{Path: rq.Route.PassPath, Body: rq.Object.Edit(changes...)}
+	if rq.Route.Surface.Name() == formatMessages {
+		if rq.HTTP.Header["Anthropic-Version"] == nil {
 			out.Head = anthropicVersion
 		}
-		out = messages.Address(t, out, rq.http.Header["Anthropic-Beta"], rq.stream)
+		out = messages.Address(t, out, rq.HTTP.Header["Anthropic-Beta"], rq.Stream)
 	}
 	return out, hide
 }
@@ -117,8 +118,8 @@ const (
 
 // plainFor reports whether the request has no gateway extensions of the format that the
 // target does not know.
-func (rq *request) plainFor(t *hub.Target) bool {
-	return rq.rt.name != formatChat || rq.obj.Find("reasoning") == nil || t.Is(quirkReasoning)
+func plainFor(rq *request.Request, t *hub.Target) bool {
+	return rq.Route.Name != formatChat || rq.Object.Find("reasoning") == nil || t.Is(quirkReasoning)
 }
 
 // buffers are read buffers for streams. Each open stream holds one, and mostly waits.
@@ -148,16 +149,16 @@ func (x *exchange) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	}
 	x.content()
 	x.saw(&seen)
-	if m, ok := x.e.upstreams[rq.rt.surface.Name()].(hub.WholeMender); ok {
+	if m, ok := x.e.upstreams[rq.Route.Surface.Name()].(hub.WholeMender); ok {
 		body = m.MendWhole(x.target, body)
 	}
 	if x.transcript != nil {
-		if r, err := x.e.upstreams[rq.rt.surface.Name()].ReadResult(x.target, body); err == nil {
+		if r, err := x.e.upstreams[rq.Route.Surface.Name()].ReadResult(x.target, body); err == nil {
 			x.transcript.result(r)
 		}
 	}
-	if rq.opts.given {
-		if with, err := sjson.SetRawBytes(body, rq.rt.metadataPath, wrapMetadata(x.host.metadata())); err == nil {
+	if rq.Options.Given {
+		if with, err := sjson.SetRawBytes(body, rq.Route.MetadataPath, wrapMetadata(x.host.metadata())); err == nil {
 			body = with
 		}
 	}
@@ -235,7 +236,7 @@ func (x *exchange) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub
 		if !begun && tap.Begun() {
 			begun = true
 			x.content()
-		} else if _, timed := rq.opts.timeouts[x.o.provider.Name]; begun || !timed {
+		} else if _, timed := rq.Options.Timeouts[x.o.provider.Name]; begun || !timed {
 			x.extend()
 		}
 		out, bad := p.next((*buf)[:n])
@@ -260,7 +261,7 @@ func (x *exchange) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub
 		seen := tap.End()
 		p.seen = &seen
 	}
-	x.transcript.decode(x.e.upstreams[rq.rt.surface.Name()], x.target)
+	x.transcript.decode(x.e.upstreams[rq.Route.Surface.Name()], x.target)
 	return x.relayed(&p, err)
 }
 
@@ -356,8 +357,8 @@ func (p *passer) rest() []byte {
 // metadata to the last event if the request had gateway options.
 func (p *passer) edit(b []byte) []byte {
 	usage := p.hide && (bytes.Contains(b, []byte(`"choices":[]`)) || bytes.Contains(b, []byte(`"choices": []`)))
-	rt := p.x.cl.rq.rt
-	last := p.x.cl.rq.opts.given && p.seen == nil && bytes.Contains(b, rt.lastEvent)
+	rt := p.x.cl.rq.Route
+	last := p.x.cl.rq.Options.Given && p.seen == nil && bytes.Contains(b, rt.LastEvent)
 	if !usage && !last {
 		return b
 	}
@@ -374,7 +375,7 @@ func (p *passer) edit(b []byte) []byte {
 			seen := p.tap.End()
 			p.seen = &seen
 			p.x.saw(&seen)
-			p.out = rt.appendLast(p.out, event, data, p.x)
+			p.out = p.x.appendLast(p.out, event, data)
 			continue
 		}
 		p.out = append(p.out, event...)

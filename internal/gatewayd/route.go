@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // offer is a model at a configured provider.
@@ -108,7 +109,7 @@ type candidate struct {
 // wants are the conditions that select and order candidates.
 type wants struct {
 	caller  *ledger.Caller
-	o       *options
+	o       *request.Options
 	now     time.Time
 	session string
 	input   int64 // estimated tokens
@@ -169,18 +170,18 @@ func (w *wants) against(o *offer, own []provider.Credential) *hub.Error {
 	}
 	p, opt := o.provider, w.o
 	switch {
-	case opt.only != nil && !slices.Contains(opt.only, p.Name):
+	case opt.Only != nil && !slices.Contains(opt.Only, p.Name):
 		return no(hub.BadRequest, "no_provider", "none of the providers in only offers "+o.model.ID)
 	case w.caller.Key != nil && len(w.caller.Key.Providers) > 0 && !slices.Contains(w.caller.Key.Providers, p.Name):
 		return no(hub.Forbidden, "provider_not_allowed", "this key may not use a provider of "+o.model.ID)
-	case opt.zeroData && !p.ZeroRetention && !o.endpoint.ZeroRetention && !slices.ContainsFunc(p.Credentials, keepsNothing) && !slices.ContainsFunc(own, keepsNothing) && len(opt.byok[p.Name]) == 0:
+	case opt.ZeroData && !p.ZeroRetention && !o.endpoint.ZeroRetention && !slices.ContainsFunc(p.Credentials, keepsNothing) && !slices.ContainsFunc(own, keepsNothing) && len(opt.BYOK[p.Name]) == 0:
 		return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" has agreed to keep nothing (zeroDataRetention)")
-	case opt.noTraining && !p.NoTraining && !o.endpoint.NoTraining:
+	case opt.NoTraining && !p.NoTraining && !o.endpoint.NoTraining:
 		return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" has agreed not to train on prompts (disallowPromptTraining)")
-	case !allowsCountry(opt.headquarters, p.Country):
+	case !allowsCountry(opt.Headquarters, p.Country):
 		return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" is where headquarters asks for")
 	}
-	for _, h := range opt.has {
+	for _, h := range opt.Has {
 		if !hasAbility(o, h) {
 			return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" has "+h)
 		}
@@ -228,8 +229,8 @@ func hasAbility(o *offer, has string) bool {
 // come last.
 func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credential, fallback bool) (list []provider.Credential, err *hub.Error) {
 	p := o.provider
-	brought := w.o.byok[p.Name]
-	if len(brought) == 0 && len(own) == 0 && len(p.Credentials) == 1 && !w.o.zeroData { // as nearly always
+	brought := w.o.BYOK[p.Name]
+	if len(brought) == 0 && len(own) == 0 && len(p.Credentials) == 1 && !w.o.ZeroData { // as nearly always
 		return p.Credentials, nil
 	}
 	if len(brought) > 0 { // replace the project's
@@ -247,7 +248,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	}
 	for _, c := range own { // an account may have zero retention although the provider does not
 		switch {
-		case w.o.zeroData && !keepsNothing(c):
+		case w.o.ZeroData && !keepsNothing(c):
 		case len(brought) > 0: // the request decides
 			list = append(list, c)
 		default:
@@ -256,7 +257,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	}
 	if fallback {
 		for _, c := range p.Credentials {
-			if !w.o.zeroData || p.ZeroRetention || o.endpoint.ZeroRetention || keepsNothing(c) {
+			if !w.o.ZeroData || p.ZeroRetention || o.endpoint.ZeroRetention || keepsNothing(c) {
 				add(c)
 			}
 		}
@@ -305,8 +306,8 @@ func (e *Engine) arrange(list []candidate, w *wants) string {
 	sticky := e.sessions.Get(w.session)
 	ranks := make(map[*offer]rank, len(list))
 	for i, c := range list {
-		r := rank{at: i, order: len(w.o.order), own: c.own, rested: !c.health.Ready(w.now) || e.allCooling(&list[i], w.now)}
-		if j := slices.Index(w.o.order, c.provider.Name); j >= 0 {
+		r := rank{at: i, order: len(w.o.Order), own: c.own, rested: !c.health.Ready(w.now) || e.allCooling(&list[i], w.now)}
+		if j := slices.Index(w.o.Order, c.provider.Name); j >= 0 {
 			r.order = j
 		}
 		r.sticky = sticky == endpoint.Key{Provider: c.provider.Name, Model: c.endpoint.Model}
@@ -318,10 +319,10 @@ func (e *Engine) arrange(list []candidate, w *wants) string {
 		return cmp.Or(last(x.rested, y.rested), cmp.Compare(x.order, y.order), last(!x.own, !y.own), last(!x.sticky, !y.sticky), cmp.Compare(x.metric, y.metric), cmp.Compare(x.at, y.at))
 	})
 	switch {
-	case len(w.o.order) > 0:
+	case len(w.o.Order) > 0:
 		return "providers of order first, then the rest; those that fail lately last"
-	case w.o.sort != "":
-		return "by " + w.o.sort + "; those that fail lately last"
+	case w.o.Sort != "":
+		return "by " + w.o.Sort + "; those that fail lately last"
 	}
 	return "the session's provider first, then by success and time to the first token; those that fail lately last"
 }
@@ -354,7 +355,7 @@ func (e *Engine) allCooling(c *candidate, now time.Time) bool {
 // order decides among similar ones.
 func (w *wants) metric(c *candidate) float64 {
 	h := c.health.State(w.now)
-	switch w.o.sort {
+	switch w.o.Sort {
 	case "cost":
 		if c.endpoint.Price == nil {
 			return 1e18 // unknown values come last

@@ -8,7 +8,7 @@ func (e *Engine) Serves(r *http.Request) bool {
 	for _, method := range [...]string{r.Method, http.MethodPost, http.MethodGet} {
 		asked := *r
 		asked.Method = method
-		if found := e.find(&asked); found.serve != nil && found.name != "root" {
+		if found := e.find(&asked); found.serve != nil && found.Name != "root" {
 			return true
 		}
 	}

@@ -9,11 +9,12 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // allow checks what a body asks for against the key's scope and the guards, and returns
 // the payload of the request, which guards may have changed.
-func (v *view) allow(ctx context.Context, caller *ledger.Caller, a *asks.Asks, o *offer, p payload) (payload, *hub.Error) {
+func (v *view) allow(ctx context.Context, caller *ledger.Caller, a *asks.Asks, o *offer, p request.Payload) (request.Payload, *hub.Error) {
 	key := caller.Key
 	if key != nil && key.MaxOutputTokens > 0 && a.Output > key.MaxOutputTokens {
 		return p, &hub.Error{Kind: hub.Forbidden, Code: "max_output_tokens",
@@ -105,7 +106,7 @@ func (v *view) addTools(n *ledger.Need, a *asks.Asks, o *offer, input int64) {
 		}
 		output := orDefault(m.MaxOutput, defaultOutput)
 		if m.Kind == kindImage {
-			output = maxImageTokens
+			output = request.MaxImageTokens
 		}
 		n.Cost = n.Cost.Plus(catalog.MostOf(p, input, output, a.Tier)).Plus(p.Image)
 	}

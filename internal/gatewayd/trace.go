@@ -13,6 +13,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // Spans follow OpenTelemetry's conventions for generative AI: each call has a span, which
@@ -31,13 +32,13 @@ type callSpan struct {
 }
 
 // startSpan starts the span of a call, if tracing is on.
-func (e *Engine) startSpan(ctx context.Context, rq *request, rules *capture.Rules) (s callSpan) {
-	if e.cfg.Tracer == nil || rq.rt.kind == "" {
+func (e *Engine) startSpan(ctx context.Context, rq *request.Request, rules *capture.Rules) (s callSpan) {
+	if e.cfg.Tracer == nil || rq.Route.Kind == "" {
 		return s
 	}
-	ctx = w3c.Extract(context.WithoutCancel(ctx), propagation.HeaderCarrier(rq.http.Header))
-	s.ctx, s.span = e.cfg.Tracer.Start(ctx, operation(rq.rt.kind), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(rq.begun))
-	if rules != nil && rules.Spans && rq.rt.kind == kindLanguage && rq.rt.surface != nil {
+	ctx = w3c.Extract(context.WithoutCancel(ctx), propagation.HeaderCarrier(rq.HTTP.Header))
+	s.ctx, s.span = e.cfg.Tracer.Start(ctx, operation(rq.Route.Kind), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(rq.Begun))
+	if rules != nil && rules.Spans && rq.Route.Kind == kindLanguage && rq.Route.Surface != nil {
 		s.texts = rules
 	}
 	return s
@@ -87,7 +88,7 @@ func (s *callSpan) end(cl *client, r *gateway.Request, failure *hub.Error, last,
 		all = append(all, attribute.Float64("cay.cost", r.Cost.Dollars()))
 	}
 	if served != nil && !served.first.IsZero() {
-		all = append(all, attribute.Float64("cay.time_to_first_token", served.first.Sub(cl.rq.begun).Seconds()))
+		all = append(all, attribute.Float64("cay.time_to_first_token", served.first.Sub(cl.rq.Begun).Seconds()))
 	}
 	span.SetAttributes(append(all, s.contents(cl, r, last)...)...)
 }

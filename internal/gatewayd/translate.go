@@ -49,7 +49,7 @@ func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.
 		return x.cutShort("an answer with too many calls of tools")
 	}
 	x.content()
-	result.Warnings = append(append(append([]hub.Warning(nil), x.cl.doc.call.Warnings...), warnings...), result.Warnings...)
+	result.Warnings = append(append(append([]hub.Warning(nil), x.cl.doc.Call.Warnings...), warnings...), result.Warnings...)
 	x.outputBytes = contentBytes(result)
 	x.transcript.result(result)
 	x.sawUsage(result.Usage, result.Response, result.Finish, true)
@@ -59,14 +59,14 @@ func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.
 		e.Kind = hub.Forbidden
 		return &e
 	}
-	if rq.stream {
+	if rq.Stream {
 		x.stream()
 		t := newTranslation(x, nil)
 		t.whole = true
 		_ = t.add(result.Events()) // t keeps the error
 		return t.end()
 	}
-	out, bad := rq.rt.surface.WriteResult(x.host.hubAnswer(), result)
+	out, bad := rq.Route.Surface.WriteResult(x.host.hubAnswer(), result)
 	if bad != nil {
 		return hub.AsError(bad)
 	}
@@ -104,7 +104,7 @@ func (x *exchange) translateStream(resp *http.Response, up hub.Upstream, warning
 	read := up.NewReader(x.target, resp.Body)
 	for !t.ended {
 		events, err := read.Next()
-		if _, timed := x.cl.rq.opts.timeouts[x.o.provider.Name]; !timed || t.begun {
+		if _, timed := x.cl.rq.Options.Timeouts[x.o.provider.Name]; !timed || t.begun {
 			x.extend()
 		}
 		if err != nil {
@@ -143,8 +143,8 @@ type translation struct {
 
 func newTranslation(x *exchange, warnings []hub.Warning) *translation {
 	t := &translation{x: x, w: x.newWriter()}
-	if rq := &x.cl.rq; rq.stream && !x.v.buffers(rq) {
-		t.warnings = append(append(t.warnings, x.cl.doc.call.Warnings...), warnings...)
+	if rq := &x.cl.rq; rq.Stream && !x.v.buffers(rq) {
+		t.warnings = append(append(t.warnings, x.cl.doc.Call.Warnings...), warnings...)
 	}
 	return t
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
@@ -65,7 +67,7 @@ func (c *call) try(f tryFunc) *hub.Error {
 		if failed == nil || len(c.trail.attempts) > from {
 			failed = err
 		}
-		if err.Kind == hub.Canceled || err.Provider == "" && judge(err) == giveUp || c.trail.exhausted(c.rq.begun) {
+		if err.Kind == hub.Canceled || err.Provider == "" && judge(err) == giveUp || c.trail.exhausted(c.rq.Begun) {
 			return err
 		}
 	}
@@ -85,20 +87,20 @@ func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model,
 	if key := c.caller.Key; key != nil && !allows(key.Models, m.ID) {
 		return m, &hub.Error{Kind: hub.Forbidden, Code: "model_not_allowed", Param: "model", Model: m.ID, Message: "this key may not use the model " + m.ID}
 	}
-	if err := c.doc.lacks(m, &c.rq, c.caller.Key); err != nil {
+	if err := c.doc.Lacks(m, &c.rq, c.caller.Key); err != nil {
 		return m, err
 	}
-	if len(c.rq.opts.only) > 0 {
-		if err := c.e.checkOnly(c.v, m, c.rq.opts.only); err != nil {
+	if len(c.rq.Options.Only) > 0 {
+		if err := c.e.checkOnly(c.v, m, c.rq.Options.Only); err != nil {
 			return m, err
 		}
 	}
-	w := wants{caller: c.caller, o: &c.rq.opts, now: c.rq.begun, session: c.rq.session, input: int64(len(c.rq.raw)) / 3, kind: c.rq.rt.kind}
+	w := wants{caller: c.caller, o: &c.rq.Options, now: c.rq.Begun, session: c.rq.Session, input: int64(len(c.rq.Raw)) / 3, kind: c.rq.Route.Kind}
 	list, why, err := c.e.candidates(c.v, m, &w)
 	if err != nil {
 		return m, err
 	}
-	withToken(list, c.rq.token, c.rq.rt.home)
+	withToken(list, c.rq.Token, c.rq.Route.Home)
 	if c.trail.reason == "" {
 		c.trail.reason = why
 		for i := range list {
@@ -112,7 +114,7 @@ func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model,
 			return m, nil
 		}
 		err = e
-		if v != nextProvider && v != nextCredential || c.trail.exhausted(c.rq.begun) {
+		if v != nextProvider && v != nextCredential || c.trail.exhausted(c.rq.Begun) {
 			break
 		}
 	}
@@ -120,14 +122,14 @@ func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model,
 }
 
 // modelFor returns the model with a name that a request may be sent to.
-func (v *view) modelFor(rq *request, name string) (*gateway.Model, *hub.Error) {
+func (v *view) modelFor(rq *request.Request, name string) (*gateway.Model, *hub.Error) {
 	m := v.model(name)
-	if m != nil && (m.Kind == rq.rt.kind || m.Kind == "") { // the kind of an unlisted model is unknown
+	if m != nil && (m.Kind == rq.Route.Kind || m.Kind == "") { // the kind of an unlisted model is unknown
 		return m, nil
 	}
 	e := v.noModel(name)
 	if m != nil {
-		e.Message = name + " is no " + rq.rt.kind + " model"
+		e.Message = name + " is no " + rq.Route.Kind + " model"
 	}
 	return nil, e
 }
@@ -141,7 +143,7 @@ func (e *Engine) checkOnly(v *view, m *gateway.Model, only []string) *hub.Error 
 			for _, o := range e.offersOf(v, m) {
 				has = append(has, o.provider.Name)
 			}
-			return wrongOption("only", "providers that are configured, of which "+m.ID+" has: "+strings.Join(has, ", ")+"; there is no "+strconv.Quote(name))
+			return request.WrongOption("only", "providers that are configured, of which "+m.ID+" has: "+strings.Join(has, ", ")+"; there is no "+strconv.Quote(name))
 		}
 	}
 	return nil
@@ -152,7 +154,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 	for i, cred := range o.credentials {
 		last := lastProvider && i == len(o.credentials)-1
 		for n := 0; ; n++ {
-			if c.trail.exhausted(c.rq.begun) {
+			if c.trail.exhausted(c.rq.Begun) {
 				break
 			}
 			if err = f(o, cred); err == nil {
@@ -238,20 +240,20 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 		return c.attemptScripted(o, cred)
 	}
 	target := o.targetFor(cred)
-	streams := c.rq.stream && !c.v.buffers(&c.rq)
+	streams := c.rq.Stream && !c.v.buffers(&c.rq)
 	var out *hub.Outgoing
 	var up hub.Upstream
 	var warnings []hub.Warning
 	var hide bool
 	var asked *asks.Asks
 	var err *hub.Error
-	pass := streams == c.rq.stream && slices.Contains(o.provider.Formats, c.rq.rt.surface.Name()) && c.rq.passes(c.e.upstreams[c.rq.rt.surface.Name()], target)
+	pass := streams == c.rq.Stream && slices.Contains(o.provider.Formats, c.rq.Route.Surface.Name()) && passes(&c.rq, c.e.upstreams[c.rq.Route.Surface.Name()], target)
 	if pass {
-		if asked, err = c.reserve(o, cred, c.rq.obj); err != nil {
+		if asked, err = c.reserve(o, cred, c.rq.Object); err != nil {
 			return err
 		}
-		up = c.e.upstreams[c.rq.rt.surface.Name()]
-		out, hide = c.rq.outgoing(target, c.caller.Key)
+		up = c.e.upstreams[c.rq.Route.Surface.Name()]
+		out, hide = outgoing(&c.rq, target, c.caller.Key)
 	} else {
 		if out, up, warnings, target, err = c.translated(o, cred, target, streams); err != nil {
 			return err
@@ -267,7 +269,7 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 	if o.unlisted() {
 		warnings = append(warnings, hub.Warning{Kind: hub.WarnOther, Message: o.warning()})
 	}
-	x := c.begin(o, cred, asked, c.rq.stream)
+	x := c.begin(o, cred, asked, c.rq.Stream)
 	x.target, x.stores = target, asked.Stores && up.Name() == formatResponses
 	resp, err := x.send(out, up, streams)
 	if err == nil && streams && up.Name() == formatMessages && target.Is(messages.QuirkBedrock) {
@@ -276,7 +278,7 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 	if err == nil {
 		x.serving = true
 		switch {
-		case pass && c.rq.stream:
+		case pass && c.rq.Stream:
 			if m, ok := up.(hub.Mender); ok {
 				resp.Body = m.Mend(target, resp.Body)
 			}
@@ -310,8 +312,8 @@ func (c *call) translated(o *candidate, cred provider.Credential, t *hub.Target,
 	if err := c.decode(); err != nil {
 		return nil, nil, nil, nil, err
 	}
-	c.doc.call.Stream = streams
-	asked, err := c.doc.withFiles(c.ctx, c.e.fetcher, o, up)
+	c.doc.Call.Stream = streams
+	asked, err := c.doc.WithFiles(c.ctx, c.e.fetcher, fetches(o, up))
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
@@ -332,7 +334,7 @@ func (c *call) attemptScripted(o *candidate, cred provider.Credential) *hub.Erro
 	if err := c.decode(); err != nil {
 		return err
 	}
-	x := c.begin(o, cred, nil, c.rq.stream)
+	x := c.begin(o, cred, nil, c.rq.Stream)
 	err := x.play()
 	c.conclude(x, err)
 	return err
@@ -340,16 +342,16 @@ func (c *call) attemptScripted(o *candidate, cred provider.Credential) *hub.Erro
 
 // passes reports whether the request can be passed without translation to a target that
 // speaks the client's format, by up.
-func (rq *request) passes(up hub.Upstream, t *hub.Target) bool {
-	if up == nil || rq.foreign || !rq.plainFor(t) {
+func passes(rq *request.Request, up hub.Upstream, t *hub.Target) bool {
+	if up == nil || rq.Foreign || !plainFor(rq, t) {
 		return false
 	}
 	if picky, ok := up.(interface {
 		Passes(*hub.Target, []byte) bool
 	}); ok {
-		return picky.Passes(t, rq.raw)
+		return picky.Passes(t, rq.Raw)
 	}
-	return !hub.Packed(rq.raw)
+	return !hub.Packed(rq.Raw)
 }
 
 // begin begins an attempt, which end must end. asked is what its request asks for, nil if
@@ -362,14 +364,14 @@ func (c *call) begin(o *candidate, cred provider.Credential, asked *asks.Asks, e
 	x.asked = asked
 	c.last = x
 	c.e.logUnlisted(c.ctx, o.offer)
-	x.span = c.span.attempt(c.e.cfg.Tracer, c.rq.rt.kind, &x.record)
+	x.span = c.span.attempt(c.e.cfg.Tracer, c.rq.Route.Kind, &x.record)
 	if c.span.texts != nil {
 		x.transcript = new(transcript)
 	}
 	o.health.Begin(x.record.StartedAt)
 	first := orDefault(o.provider.FirstByte, defaultFirstByte)
-	x.run = c.e.follow(c.ctx, o.provider.Finish && !(c.rq.stream && !c.v.buffers(&c.rq)), first)
-	if d, ok := c.rq.opts.timeouts[o.provider.Name]; ok {
+	x.run = c.e.follow(c.ctx, o.provider.Finish && !(c.rq.Stream && !c.v.buffers(&c.rq)), first)
+	if d, ok := c.rq.Options.Timeouts[o.provider.Name]; ok {
 		first = min(first, d)
 	}
 	x.watch = newWatch(x, events, c.bill.hold, first, orDefault(o.provider.Idle, defaultIdle))
@@ -401,4 +403,26 @@ func (c *call) conclude(x *exchange, err *hub.Error) {
 func (c *call) ended(x *exchange, err *hub.Error) {
 	x.end(err)
 	c.trail.attempts = append(c.trail.attempts, x.record)
+}
+
+// fetches reports whether the gateway must fetch a file, because the upstream cannot.
+func fetches(o *candidate, up hub.Upstream) func(*hub.File) bool {
+	return func(f *hub.File) bool { return fetchesFile(o, up, f) }
+}
+
+func fetchesFile(o *candidate, up hub.Upstream, f *hub.File) bool {
+	u, err := url.Parse(f.URL)
+	if f.URL == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return false
+	}
+	host := strings.TrimPrefix(u.Hostname(), "www.")
+	switch up.Name() {
+	case "converse":
+		return true
+	case formatGemini: // it knows its own files, and videos
+		return host != "generativelanguage.googleapis.com" && host != "storage.googleapis.com" && host != "youtube.com" && host != "youtu.be"
+	case formatChat:
+		return o.provider.Kind == "ollama" || o.target.Is("openai") && !strings.HasPrefix(f.MediaType, "image/")
+	}
+	return false
 }

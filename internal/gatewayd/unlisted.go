@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // A model that the catalogue does not have is passed to the provider named before the
@@ -15,14 +16,14 @@ import (
 // noModel returns the error for a name that stands for no model. The message says which
 // settings add a model.
 func (v *view) noModel(name string) *hub.Error {
-	message := "there is no model " + strconv.Quote(clip(name))
+	message := "there is no model " + strconv.Quote(request.Clip(name))
 	first, rest, ok := strings.Cut(name, "/")
 	p := v.Providers.Get(first)
 	switch {
 	case ok && rest != "" && p != nil: // the provider serves listed models only
 		message += ": the provider " + first + " serves the models of the catalogue only. The gateway's settings can change that with \"unlisted: true\" for " + first + ", or have the model under \"models:\""
 	case ok && rest != "":
-		message += " and no provider " + strconv.Quote(clip(first)) + " that is configured. The gateway's settings add models under \"models:\"; a provider with \"unlisted: true\" is asked for any model as provider/model"
+		message += " and no provider " + strconv.Quote(request.Clip(first)) + " that is configured. The gateway's settings add models under \"models:\"; a provider with \"unlisted: true\" is asked for any model as provider/model"
 	default:
 		message += ". A model that the catalogue does not know is called as provider/model at a provider with \"unlisted: true\", or is added under \"models:\" in the gateway's settings"
 	}
@@ -36,7 +37,7 @@ func (o *offer) unlisted() bool { return o.model.Kind == "" && o.endpoint.Price 
 // logUnlisted logs once per endpoint that an unpriced model is called.
 func (e *Engine) logUnlisted(ctx context.Context, o *offer) {
 	if o.unlisted() && o.health.WarnOnce() {
-		e.log.WarnContext(ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.provider.Name, "model", clip(o.model.ID))
+		e.log.WarnContext(ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.provider.Name, "model", request.Clip(o.model.ID))
 	}
 }
 

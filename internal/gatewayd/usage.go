@@ -31,10 +31,10 @@ func (x *exchange) estimate(complete bool) {
 	if x.usage != nil {
 		u = *x.usage
 	}
-	input, guess := int64(len(rq.raw)+3)/4, (x.outputBytes+3)/4+x.unseen
+	input, guess := int64(len(rq.Raw)+3)/4, (x.outputBytes+3)/4+x.unseen
 	if x.serving { // capped at the call's maximum
 		most, mostOut := mostOf(rq, x.o.offer, x.asked)
-		if guess = min(guess, mostOut); rq.refers() { // a client that leaves early must not pay less
+		if guess = min(guess, mostOut); rq.Refers() { // a client that leaves early must not pay less
 			input = most
 		}
 		input = min(input, most)

@@ -57,7 +57,7 @@ func (w *watch) fire() {
 	}
 	now := time.Now()
 	rest := time.Duration(w.due.Load() - now.UnixNano())
-	if total := w.x.e.cfg.Total - now.Sub(w.x.cl.rq.begun); total <= 0 {
+	if total := w.x.e.cfg.Total - now.Sub(w.x.cl.rq.Begun); total <= 0 {
 		w.x.cancel(errTotal)
 		return
 	} else if rest <= 0 {

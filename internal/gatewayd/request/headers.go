@@ -1,4 +1,4 @@
-package gatewayd
+package request
 
 import (
 	"net/http"
@@ -19,13 +19,13 @@ const (
 )
 
 // readHeaders adds the options in headers to those of the body.
-func (o *options) readHeaders(h http.Header) *hub.Error {
-	if v := h.Get(userHeader); v != "" && o.user == "" {
+func (o *Options) readHeaders(h http.Header) *hub.Error {
+	if v := h.Get(userHeader); v != "" && o.User == "" {
 		user, err := url.QueryUnescape(v)
-		if err != nil || len(user) > maxText {
-			return wrongHeader(userHeader, "a query-escaped text of at most "+strconv.Itoa(maxText)+" bytes")
+		if err != nil || len(user) > MaxText {
+			return wrongHeader(userHeader, "a query-escaped text of at most "+strconv.Itoa(MaxText)+" bytes")
 		}
-		o.user = user
+		o.User = user
 	}
 	v := h.Get(tagsHeader)
 	if v == "" {
@@ -33,10 +33,10 @@ func (o *options) readHeaders(h http.Header) *hub.Error {
 	}
 	for part := range strings.SplitSeq(v, ",") {
 		tag, err := url.QueryUnescape(strings.TrimSpace(part))
-		if err != nil || tag == "" || len(tag) > maxText || len(o.tags) == maxTexts {
-			return wrongHeader(tagsHeader, "query-escaped texts of at most "+strconv.Itoa(maxText)+" bytes with commas between, at most "+strconv.Itoa(maxTexts)+" with those of the body")
+		if err != nil || tag == "" || len(tag) > MaxText || len(o.Tags) == maxTexts {
+			return wrongHeader(tagsHeader, "query-escaped texts of at most "+strconv.Itoa(MaxText)+" bytes with commas between, at most "+strconv.Itoa(maxTexts)+" with those of the body")
 		}
-		o.tags = append(o.tags, tag)
+		o.Tags = append(o.Tags, tag)
 	}
 	return nil
 }

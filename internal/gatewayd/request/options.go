@@ -1,4 +1,4 @@
-package gatewayd
+package request
 
 import (
 	"encoding/json"
@@ -12,26 +12,26 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// options are a request's options for the gateway itself, in providerOptions.gateway.
-type options struct {
-	given bool // options were present, so the answer contains metadata
+// Options are a request's options for the gateway itself, in providerOptions.gateway.
+type Options struct {
+	Given bool // options were present, so the answer contains metadata
 
-	order, only  []string
-	sort         string   // cost, ttft, tps or empty
-	models       []string // tried after the model of the request
-	user         string
-	tags         []string
-	byok         map[string][]json.RawMessage // credentials of the request's own, by provider
-	autoCache    bool
-	zeroData     bool
-	noTraining   bool
-	headquarters []string
-	has          []string
-	timeouts     map[string]time.Duration // to the first token, by provider
-	tier         string
-	entity       string // quota owner, instead of the user
+	Order, Only  []string
+	Sort         string   // cost, ttft, tps or empty
+	Models       []string // tried after the model of the request
+	User         string
+	Tags         []string
+	BYOK         map[string][]json.RawMessage // credentials of the request's own, by provider
+	AutoCache    bool
+	ZeroData     bool
+	NoTraining   bool
+	Headquarters []string
+	Has          []string
+	Timeouts     map[string]time.Duration // to the first token, by provider
+	Tier         string
+	Entity       string // quota owner, instead of the user
 
-	unknown []string // unknown options, listed in the answer
+	Unknown []string // unknown options, listed in the answer
 }
 
 // Limits of providerTimeouts.
@@ -40,14 +40,14 @@ const (
 	maxTimeout = 789 * time.Second
 )
 
-// wrongOption returns the error for an invalid option.
-func wrongOption(name, want string) *hub.Error {
+// WrongOption returns the error for an invalid option.
+func WrongOption(name, want string) *hub.Error {
 	return &hub.Error{Kind: hub.BadRequest, Code: "invalid_option", Param: "providerOptions.gateway." + name,
 		Message: "providerOptions.gateway." + name + " must be " + want}
 }
 
 // readOptions reads the value of providerOptions.gateway, which must be valid JSON.
-func readOptions(raw []byte) (o options, err *hub.Error) {
+func readOptions(raw []byte) (o Options, err *hub.Error) {
 	root := gjson.ParseBytes(raw)
 	if root.Type == gjson.Null {
 		return o, nil
@@ -55,7 +55,7 @@ func readOptions(raw []byte) (o options, err *hub.Error) {
 	if !root.IsObject() {
 		return o, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions.gateway", Message: "providerOptions.gateway must be an object"}
 	}
-	o.given = true
+	o.Given = true
 	root.ForEach(func(key, v gjson.Result) bool {
 		if v.Type != gjson.Null {
 			err = o.read(key.Str, v)
@@ -65,82 +65,82 @@ func readOptions(raw []byte) (o options, err *hub.Error) {
 	return o, err
 }
 
-func (o *options) read(name string, v gjson.Result) (err *hub.Error) {
+func (o *Options) read(name string, v gjson.Result) (err *hub.Error) {
 	switch name {
 	case "order":
-		o.order, err = texts(name, v)
+		o.Order, err = texts(name, v)
 	case "only":
-		if o.only, err = texts(name, v); err == nil && o.only == nil {
-			o.only = []string{} // no provider at all
+		if o.Only, err = texts(name, v); err == nil && o.Only == nil {
+			o.Only = []string{} // no provider at all
 		}
 	case "models":
-		o.models, err = texts(name, v)
+		o.Models, err = texts(name, v)
 	case "tags":
-		o.tags, err = texts(name, v)
+		o.Tags, err = texts(name, v)
 	case "headquarters":
-		if o.headquarters, err = texts(name, v); err == nil {
-			err = checkCountries(o.headquarters)
+		if o.Headquarters, err = texts(name, v); err == nil {
+			err = checkCountries(o.Headquarters)
 		}
 	case "has":
-		if o.has, err = texts(name, v); err == nil {
-			err = checkHas(o.has)
+		if o.Has, err = texts(name, v); err == nil {
+			err = checkHas(o.Has)
 		}
 	case "sort":
-		o.sort = v.Str
+		o.Sort = v.Str
 		if !slices.Contains([]string{"cost", "ttft", "tps"}, v.Str) {
-			err = wrongOption(name, `"cost", "ttft" or "tps"`)
+			err = WrongOption(name, `"cost", "ttft" or "tps"`)
 		}
 	case "serviceTier":
-		o.tier = v.Str
+		o.Tier = v.Str
 		if v.Str != "flex" && v.Str != "priority" {
-			err = wrongOption(name, `"flex" or "priority"`)
+			err = WrongOption(name, `"flex" or "priority"`)
 		}
 	case "caching":
-		o.autoCache = v.Str == "auto"
-		if !o.autoCache {
-			err = wrongOption(name, `"auto"`)
+		o.AutoCache = v.Str == "auto"
+		if !o.AutoCache {
+			err = WrongOption(name, `"auto"`)
 		}
 	case "user":
-		o.user, err = text(name, v)
+		o.User, err = text(name, v)
 	case "quotaEntityId":
-		o.entity, err = text(name, v)
+		o.Entity, err = text(name, v)
 	case "zeroDataRetention":
-		o.zeroData, err = flag(name, v)
+		o.ZeroData, err = flag(name, v)
 	case "disallowPromptTraining":
-		o.noTraining, err = flag(name, v)
+		o.NoTraining, err = flag(name, v)
 	case "byok":
-		o.byok, err = credentials(v)
+		o.BYOK, err = credentials(v)
 	case "providerTimeouts":
-		o.timeouts, err = timeouts(v)
+		o.Timeouts, err = timeouts(v)
 	case "idempotencyKey", "experimental_streamingImageDecoding":
 		// These options concern batches and the client itself.
 	default:
-		o.unknown = append(o.unknown, name)
+		o.Unknown = append(o.Unknown, name)
 	}
 	return err
 }
 
-// maxTexts is the maximum number of values in a list, and maxText the maximum length of a
+// maxTexts is the maximum number of values in a list, and MaxText the maximum length of a
 // value.
 const (
 	maxTexts = 64
-	maxText  = 256
+	MaxText  = 256
 )
 
 func text(name string, v gjson.Result) (string, *hub.Error) {
-	if v.Type != gjson.String || len(v.Str) > maxText {
-		return "", wrongOption(name, "a text of at most "+strconv.Itoa(maxText)+" bytes")
+	if v.Type != gjson.String || len(v.Str) > MaxText {
+		return "", WrongOption(name, "a text of at most "+strconv.Itoa(MaxText)+" bytes")
 	}
 	return v.Str, nil
 }
 
 func texts(name string, v gjson.Result) (list []string, err *hub.Error) {
-	wrong := wrongOption(name, "a list of at most "+strconv.Itoa(maxTexts)+" texts")
+	wrong := WrongOption(name, "a list of at most "+strconv.Itoa(maxTexts)+" texts")
 	if !v.IsArray() {
 		return nil, wrong
 	}
 	v.ForEach(func(_, item gjson.Result) bool {
-		if item.Type != gjson.String || len(item.Str) > maxText || len(list) == maxTexts {
+		if item.Type != gjson.String || len(item.Str) > MaxText || len(list) == maxTexts {
 			err = wrong
 			return false
 		}
@@ -152,7 +152,7 @@ func texts(name string, v gjson.Result) (list []string, err *hub.Error) {
 
 func flag(name string, v gjson.Result) (bool, *hub.Error) {
 	if v.Type != gjson.True && v.Type != gjson.False {
-		return false, wrongOption(name, "true or false")
+		return false, WrongOption(name, "true or false")
 	}
 	return v.Bool(), nil
 }
@@ -160,7 +160,7 @@ func flag(name string, v gjson.Result) (bool, *hub.Error) {
 // credentials reads byok: {"anthropic": [{"apiKey": ...}, ...]}. Package provider parses
 // the objects.
 func credentials(v gjson.Result) (all map[string][]json.RawMessage, err *hub.Error) {
-	wrong := wrongOption("byok", "an object of lists of credentials, by provider")
+	wrong := WrongOption("byok", "an object of lists of credentials, by provider")
 	if !v.IsObject() {
 		return nil, wrong
 	}
@@ -192,12 +192,12 @@ func timeouts(v gjson.Result) (all map[string]time.Duration, err *hub.Error) {
 	all = make(map[string]time.Duration)
 	byok := v.Get("byok")
 	if !v.IsObject() || byok.Exists() && !byok.IsObject() {
-		return nil, wrongOption("providerTimeouts", `an object such as {"byok": {"openai": 5000}}`)
+		return nil, WrongOption("providerTimeouts", `an object such as {"byok": {"openai": 5000}}`)
 	}
 	byok.ForEach(func(name, ms gjson.Result) bool {
 		d := time.Duration(ms.Num) * time.Millisecond
 		if ms.Type != gjson.Number || ms.Num > 1e9 || d < minTimeout || d > maxTimeout {
-			err = wrongOption("providerTimeouts.byok."+name.Str, "1000 to 789000 milliseconds")
+			err = WrongOption("providerTimeouts.byok."+name.Str, "1000 to 789000 milliseconds")
 			return false
 		}
 		all[name.Str] = d
@@ -214,11 +214,11 @@ func checkCountries(codes []string) *hub.Error {
 			not++
 		}
 		if len(code) != 2 {
-			return wrongOption("headquarters", "codes of countries, as US or !CN, not "+strconv.Quote(c))
+			return WrongOption("headquarters", "codes of countries, as US or !CN, not "+strconv.Quote(c))
 		}
 	}
 	if not != 0 && not != len(codes) {
-		return wrongOption("headquarters", "either countries to take or, all with a !, countries to leave out")
+		return WrongOption("headquarters", "either countries to take or, all with a !, countries to leave out")
 	}
 	return nil
 }
@@ -229,7 +229,7 @@ var abilities = []string{"implicit-caching", "reasoning", "structured-output", "
 func checkHas(has []string) *hub.Error {
 	for _, h := range has {
 		if !slices.Contains(abilities, h) && !strings.HasPrefix(strings.TrimPrefix(h, "!"), "quantization:") {
-			return wrongOption("has", "any of "+strings.Join(abilities, ", ")+", quantization:x and !quantization:x, not "+strconv.Quote(h))
+			return WrongOption("has", "any of "+strings.Join(abilities, ", ")+", quantization:x and !quantization:x, not "+strconv.Quote(h))
 		}
 	}
 	return nil

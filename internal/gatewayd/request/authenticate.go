@@ -1,4 +1,4 @@
-package gatewayd
+package request
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
-// authenticate determines the caller of a request, and the caller's own token for a
+// Authenticate determines the caller of a request, and the caller's own token for a
 // provider, "" if it sends none.
-func authenticate(ctx context.Context, l ledger.Ledger, h http.Header) (caller *ledger.Caller, token string, err *hub.Error) {
+func Authenticate(ctx context.Context, l ledger.Ledger, h http.Header) (caller *ledger.Caller, token string, err *hub.Error) {
 	secret, token, err := secrets(h)
 	if err != nil {
 		return nil, "", err

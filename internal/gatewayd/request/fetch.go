@@ -1,10 +1,11 @@
-package gatewayd
+package request
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -47,8 +49,8 @@ func public(ip netip.Addr) bool {
 	return ip.IsGlobalUnicast() && !ip.IsPrivate() && ip.Zone() == "" && !slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// newFetcher returns a client that fetches files from addresses that allowed accepts.
-func newFetcher(allowed func(netip.Addr) bool) *http.Client {
+// NewFetcher returns a client that fetches files from addresses that allowed accepts.
+func NewFetcher(allowed func(netip.Addr) bool) *http.Client {
 	if allowed == nil {
 		allowed = public
 	}
@@ -72,34 +74,16 @@ func newFetcher(allowed func(netip.Addr) bool) *http.Client {
 	}
 }
 
-// fetches reports whether the gateway must fetch a file, because the upstream cannot.
-func fetches(o *candidate, up hub.Upstream, f *hub.File) bool {
-	u, err := url.Parse(f.URL)
-	if f.URL == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return false
-	}
-	host := strings.TrimPrefix(u.Hostname(), "www.")
-	switch up.Name() {
-	case "converse":
-		return true
-	case formatGemini: // it knows its own files, and videos
-		return host != "generativelanguage.googleapis.com" && host != "storage.googleapis.com" && host != "youtube.com" && host != "youtu.be"
-	case formatChat:
-		return o.provider.Kind == "ollama" || o.target.Is("openai") && !strings.HasPrefix(f.MediaType, "image/")
-	}
-	return false
-}
-
-// withFiles returns the call with the content of files in place of the URLs that the
-// upstream cannot fetch. Each file is fetched once per call.
-func (d *document) withFiles(ctx context.Context, by *http.Client, o *candidate, up hub.Upstream) (*hub.Call, *hub.Error) {
+// WithFiles returns the call with the content of the files for which fetches is true, in
+// place of their URLs: the upstream cannot fetch them. Each file is fetched once per call.
+func (d *Document) WithFiles(ctx context.Context, by *http.Client, fetches func(*hub.File) bool) (*hub.Call, *hub.Error) {
 	var changed *hub.Call
 	used := 0 // bytes of fetched files, counted once per use
 	replace := func(i int, parts []hub.Part) ([]hub.Part, *hub.Error) {
 		var own []hub.Part
 		for j := range parts {
 			f := parts[j].File
-			if f == nil || !fetches(o, up, f) {
+			if f == nil || !fetches(f) {
 				continue
 			}
 			got, err := d.fetch(ctx, by, f)
@@ -117,14 +101,14 @@ func (d *document) withFiles(ctx context.Context, by *http.Client, o *candidate,
 		}
 		return own, nil
 	}
-	for i := range d.call.Prompt {
-		own, err := replace(i, d.call.Prompt[i].Parts)
+	for i := range d.Call.Prompt {
+		own, err := replace(i, d.Call.Prompt[i].Parts)
 		if err != nil {
 			return nil, err
 		}
 		parts := own
 		if parts == nil {
-			parts = d.call.Prompt[i].Parts
+			parts = d.Call.Prompt[i].Parts
 		}
 		for j := range parts { // files in results of tools
 			if parts[j].Result == nil {
@@ -148,20 +132,20 @@ func (d *document) withFiles(ctx context.Context, by *http.Client, o *candidate,
 			continue
 		}
 		if changed == nil {
-			one := *d.call
+			one := *d.Call
 			one.Prompt = slices.Clone(one.Prompt)
 			changed = &one
 		}
 		changed.Prompt[i].Parts = own
 	}
 	if changed == nil {
-		return d.call, nil
+		return d.Call, nil
 	}
 	return changed, nil
 }
 
 // fetch returns a file with its content. Errors: FailedDependency.
-func (d *document) fetch(ctx context.Context, by *http.Client, f *hub.File) (*hub.File, *hub.Error) {
+func (d *Document) fetch(ctx context.Context, by *http.Client, f *hub.File) (*hub.File, *hub.Error) {
 	if got := d.files[f.URL]; got != nil {
 		return got, nil
 	}
@@ -176,7 +160,7 @@ func (d *document) fetch(ctx context.Context, by *http.Client, f *hub.File) (*hu
 	if err != nil || u.User != nil {
 		return nil, failed("its address is wrong", err)
 	}
-	r.Header.Set("User-Agent", userAgent[0])
+	r.Header.Set("User-Agent", "cay/"+cay.Version())
 	resp, err := by.Do(r)
 	switch {
 	case errors.Is(err, errNotPublic):
@@ -204,4 +188,12 @@ func (d *document) fetch(ctx context.Context, by *http.Client, f *hub.File) (*hu
 	}
 	d.files[f.URL] = &got
 	return &got, nil
+}
+
+func mediaType(ct string) string {
+	m, _, err := mime.ParseMediaType(ct)
+	if err != nil {
+		return ""
+	}
+	return m
 }

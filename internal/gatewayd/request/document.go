@@ -1,4 +1,4 @@
-package gatewayd
+package request
 
 import (
 	"slices"
@@ -9,37 +9,37 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
-// document is the request in the hub's form. Most calls never decode it.
-type document struct {
-	call       *hub.Call            // nil until it is decoded
+// Document is the request in the hub's form. Most calls never decode it.
+type Document struct {
+	Call       *hub.Call            // nil until it is decoded
 	modalities []string             // besides text; see modalitiesOf
 	looked     bool                 // for modalities
 	files      map[string]*hub.File // fetched files by URL
 }
 
-// decode decodes a request on the first call. key is the caller's, nil for a token.
-func (d *document) decode(rq *request, key *gateway.Key) *hub.Error {
-	if d.call != nil {
+// Decode decodes a request on the first call. key is the caller's, nil for a token.
+func (d *Document) Decode(rq *Request, key *gateway.Key) *hub.Error {
+	if d.Call != nil {
 		return nil
 	}
-	parsed, err := rq.rt.surface.ReadCall(rq.http.Header, rq.raw)
+	parsed, err := rq.Route.Surface.ReadCall(rq.HTTP.Header, rq.Raw)
 	if err != nil {
 		return hub.AsError(err)
 	}
-	if rq.capped(key) {
-		parsed.MaxOutputTokens = &rq.maxOutput
+	if rq.Capped(key) {
+		parsed.MaxOutputTokens = &rq.MaxOutput
 	}
-	if rq.opts.tier != "" {
-		parsed.ServiceTier = rq.opts.tier
+	if rq.Options.Tier != "" {
+		parsed.ServiceTier = rq.Options.Tier
 	}
-	for _, name := range rq.opts.unknown {
+	for _, name := range rq.Options.Unknown {
 		parsed.Warnings = append(parsed.Warnings, hub.Warning{Kind: hub.WarnUnsupported, Feature: "providerOptions.gateway." + name})
 	}
-	if rq.opts.autoCache {
+	if rq.Options.AutoCache {
 		markCache(parsed)
 	}
-	parsed.Stream = rq.stream
-	d.call = parsed
+	parsed.Stream = rq.Stream
+	d.Call = parsed
 	return nil
 }
 
@@ -59,12 +59,12 @@ func markCache(p *hub.Call) {
 	}
 }
 
-// lacks returns an error if a model cannot read a modality in the request: an image, a
+// Lacks returns an error if a model cannot read a modality in the request: an image, a
 // document, sound, a video. The catalogue decides; a model whose modalities it does not
 // list is not excluded. Models that read images are assumed to read documents, because
 // their providers convert pages to images.
-func (d *document) lacks(m *gateway.Model, rq *request, key *gateway.Key) *hub.Error {
-	if len(m.Input) == 0 || rq.rt.kind != kindLanguage {
+func (d *Document) Lacks(m *gateway.Model, rq *Request, key *gateway.Key) *hub.Error {
+	if len(m.Input) == 0 || rq.Route.Kind != KindLanguage {
 		return nil
 	}
 	for _, what := range d.modalitiesOf(rq, key) {
@@ -82,13 +82,13 @@ var modalityNames = map[string]string{"image": "an image", "audio": "sound", "vi
 
 // modalitiesOf returns a request's modalities other than text. It is called only where
 // the result matters, because it decodes the whole request. For a request that cannot be
-// decoded it returns none; decode reports the error.
-func (d *document) modalitiesOf(rq *request, key *gateway.Key) []string {
+// decoded it returns none; Decode reports the error.
+func (d *Document) modalitiesOf(rq *Request, key *gateway.Key) []string {
 	if d.looked {
 		return d.modalities
 	}
 	d.looked = true
-	if rq.obj.Marks&scan.File == 0 || d.decode(rq, key) != nil {
+	if rq.Object.Marks&scan.File == 0 || d.Decode(rq, key) != nil {
 		return nil
 	}
 	add := func(p *hub.Part) {
@@ -107,9 +107,9 @@ func (d *document) modalitiesOf(rq *request, key *gateway.Key) []string {
 			d.modalities = append(d.modalities, what)
 		}
 	}
-	for i := range d.call.Prompt {
-		for j := range d.call.Prompt[i].Parts {
-			p := &d.call.Prompt[i].Parts[j]
+	for i := range d.Call.Prompt {
+		for j := range d.Call.Prompt[i].Parts {
+			p := &d.Call.Prompt[i].Parts[j]
 			add(p)
 			if p.Result != nil {
 				for k := range p.Result.Output.Content {
