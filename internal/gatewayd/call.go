@@ -9,9 +9,11 @@ import (
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/asks"
+	"github.com/cayhq/cay/internal/gatewayd/charge"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
@@ -27,13 +29,13 @@ import (
 // returns its result. An exchange knows the call as its host.
 type call struct {
 	e *Engine
-	v *view
+	v *plan.View
 	client
 	place intake.Place
-	plan  plan
+	plan  plan.Plan
 	trail trail
 	last  *exchange // the latest attempt, nil before the first
-	bill  bill
+	bill  charge.Bill
 	// record is written when the call has ended; see settle.
 	record  gateway.Request
 	failure *hub.Error
@@ -162,7 +164,7 @@ func (c *call) prepared() *hub.Error {
 // planned makes the call's plan.
 func (c *call) planned() (err *hub.Error) {
 	c.caller = c.rq.Spender(c.caller)
-	c.plan, err = c.v.plan(c.ctx, c.caller, &c.rq)
+	c.plan, err = c.v.Plan(c.ctx, c.caller, &c.rq)
 	return err
 }
 
@@ -179,20 +181,20 @@ func (c *call) language() *hub.Error {
 
 // reserve checks what a request to a provider asks for, and reserves its maximum cost.
 // sent is the request's body, nil before it exists.
-func (c *call) reserve(o *candidate, cred provider.Credential, sent *scan.Object) (asked *asks.Asks, err *hub.Error) {
+func (c *call) reserve(o *plan.Candidate, cred provider.Credential, sent *scan.Object) (asked *asks.Asks, err *hub.Error) {
 	if sent != nil {
 		if asked, err = asks.Read(sent, sent == c.rq.Object); err != nil {
 			return nil, err
 		}
-		if c.rq.Payload, err = c.v.allow(c.ctx, c.caller, asked, o.offer, c.rq.Payload); err != nil {
+		if c.rq.Payload, err = c.v.Allow(c.ctx, c.caller, asked, o.Offer, c.rq.Payload); err != nil {
 			return nil, err
 		}
-		if asked.Before, err = c.e.owned(c.ctx, c.caller, sent, o.offer, cred); err != nil {
+		if asked.Before, err = c.e.owned(c.ctx, c.caller, sent, o.Offer, cred); err != nil {
 			return nil, err
 		}
 		asked.Stores = stores(sent)
 	}
-	need := c.v.needOf(&c.rq, o.offer, asked)
+	need := charge.Need(c.v, &c.rq, o.Offer, asked)
 	need.BYOK = cred != nil && cred.BYOK()
 	return asked, c.admitted(need)
 }
@@ -200,7 +202,7 @@ func (c *call) reserve(o *candidate, cred provider.Credential, sent *scan.Object
 // admitted asks the ledger to admit the call, or to raise its maximum cost.
 func (c *call) admitted(need ledger.Need) *hub.Error {
 	need.Arrival = c.place.Arrival
-	began, err := c.bill.reserve(c.ctx, c.e.cfg.Ledger, c.caller, need)
+	began, err := c.bill.Reserve(c.ctx, c.e.cfg.Ledger, c.caller, need)
 	if began {
 		c.e.metrics.Began()
 	}
@@ -216,11 +218,11 @@ func (c *call) served() *exchange {
 }
 
 // charge returns the cost of the call as known so far.
-func (c *call) charge() charge { return c.bill.total(c.v, &c.rq, c.served()) }
+func (c *call) charge() charge.Cost { return c.bill.Total(c.v, &c.rq, c.served().cost()) }
 
 // limits sets the headers that tell what is left of the caller's limits.
 func (c *call) limits(h http.Header) {
-	if c.bill.hold != nil {
-		c.bill.hold.Limits(h)
+	if c.bill.Hold != nil {
+		c.bill.Hold.Limits(h)
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/cayhq/cay/internal/gatewayd/gemini"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
@@ -29,13 +31,13 @@ func (c *call) countTokens() *hub.Error {
 }
 
 // countBy asks a provider to count, or estimates if the provider cannot count.
-func (c *call) countBy(o *candidate, cred provider.Credential) *hub.Error {
+func (c *call) countBy(o *plan.Candidate, cred provider.Credential) *hub.Error {
 	up := c.e.upstreams[formatMessages]
-	target := o.targetFor(cred)
+	target := o.TargetFor(cred)
 	switch {
-	case slices.Contains(o.provider.Formats, formatGemini) && c.e.upstreams[formatGemini] != nil:
+	case slices.Contains(o.Provider.Formats, formatGemini) && c.e.upstreams[formatGemini] != nil:
 		return c.countByGemini(o, cred, target)
-	case !slices.Contains(o.provider.Formats, formatMessages), up == nil, target.Is(messages.QuirkBedrock):
+	case !slices.Contains(o.Provider.Formats, formatMessages), up == nil, target.Is(messages.QuirkBedrock):
 		return c.estimateTokens()
 	}
 	out, _ := outgoing(&c.rq, target, c.caller.Key)
@@ -44,7 +46,7 @@ func (c *call) countBy(o *candidate, cred provider.Credential) *hub.Error {
 	if err == nil {
 		var body []byte
 		if body, err = x.readAll(resp); err == nil {
-			c.record.Served, c.record.Provider = o.model.ID, o.provider.Name
+			c.record.Served, c.record.Provider = o.Model.ID, o.Provider.Name
 			c.out.whole(http.StatusOK, "application/json", body)
 		}
 		_ = resp.Body.Close()
@@ -61,4 +63,33 @@ func (cl *client) estimateTokens() *hub.Error {
 	counter := messages.New()
 	cl.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(cl.doc.Call)))
 	return nil
+}
+
+// countByGemini counts with a Gemini provider for an Anthropic client.
+func (c *call) countByGemini(o *plan.Candidate, cred provider.Credential, target *hub.Target) *hub.Error {
+	f, up := gemini.New(), c.e.upstreams[formatGemini]
+	if err := c.decode(); err != nil {
+		return err
+	}
+	asked, err := c.doc.WithFiles(c.ctx, c.e.fetcher, fetches(o, up))
+	if err != nil {
+		return err
+	}
+	out, _, bad := f.WriteCount(asked, target)
+	if bad != nil {
+		return hub.AsError(bad)
+	}
+	x := c.begin(o, cred, nil, false)
+	body, err := x.ask(out, up)
+	if err == nil {
+		var n int64
+		if n, bad = f.ReadCount(target, body); bad != nil {
+			err = x.from(bad)
+		} else {
+			c.record.Served, c.record.Provider = o.Model.ID, o.Provider.Name
+			c.out.whole(http.StatusOK, "application/json", messages.New().WriteCounted(n))
+		}
+	}
+	c.ended(x, err)
+	return err
 }

@@ -13,56 +13,23 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
-	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/endpoint"
-	"github.com/cayhq/cay/internal/gatewayd/guard"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
-	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 )
 
 // Settings is the engine's configuration. Settings are immutable; a new configuration is
 // a new Settings.
-type Settings struct {
-	Providers *provider.Set
-	Catalog   *catalog.Catalog
-	// Route resolves a requested model name. Nil leaves names unresolved.
-	Route func(c *ledger.Caller, model string) (Preset, error)
-	// Custom returns the credential that a request brings for a provider. Nil means that
-	// requests may not bring credentials. Errors: *hub.Error of the kind BadRequest.
-	Custom func(p *provider.Provider, raw []byte) (provider.Credential, error)
-	// Own returns a project's own credentials for a provider, in the order to try them,
-	// and whether the operator's may be tried after them: true if there are none. Nil
-	// means that projects have no credentials.
-	Own func(project, provider string) (list []provider.Credential, fallback bool)
-	// Guards check requests before they are sent to a provider, and optionally answers.
-	// Nil means no guards.
-	Guards *guard.Guards
-	// Cache stores answers for keys that enable it. Nil means no cache.
-	Cache *cache.Cache
-	// Capture selects the calls whose bodies are stored in Config.Captured. Nil means no
-	// calls.
-	Capture *capture.Rules
-}
+type Settings = plan.Settings
 
 // Preset is the result of resolving a model name with the operator's rules and virtual
-// models. Options in the request take precedence, except where the preset restricts them.
-type Preset struct {
-	Model       string   // to ask for instead; empty: the same
-	Models      []string // to try after it
-	Order, Only []string
-	Sort        string
-	ZeroData    bool
-	NoTraining  bool
-	Has         []string
-	AutoCache   bool
-	ServiceTier string
-}
+// models.
+type Preset = plan.Preset
 
 // Config configures an Engine.
 type Config struct {
@@ -121,7 +88,7 @@ type Engine struct {
 	sessions  endpoint.Sessions
 	origin    http.CrossOriginProtection
 
-	view atomic.Pointer[view]
+	view atomic.Pointer[plan.View]
 
 	strays   atomic.Int64    // calls that continue without their clients
 	stopping context.Context // ends when running calls must be canceled
@@ -218,18 +185,12 @@ func (e *Engine) enter() bool {
 	return true
 }
 
-// view is the data that an engine derives from its Settings.
-type view struct {
-	*Settings
-	offers sync.Map // *gateway.Model to []offer
-}
-
 // now returns the view of the current settings.
-func (e *Engine) now() *view {
+func (e *Engine) now() *plan.View {
 	s := e.cfg.Settings()
 	v := e.view.Load()
 	if v == nil || v.Settings != s {
-		v = &view{Settings: s}
+		v = plan.NewView(s, &e.board, e.sessions)
 		e.view.Store(v)
 	}
 	return v

@@ -13,8 +13,10 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/asks"
+	"github.com/cayhq/cay/internal/gatewayd/charge"
 	"github.com/cayhq/cay/internal/gatewayd/endpoint"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 	"github.com/cayhq/cay/internal/sse"
@@ -30,11 +32,11 @@ const (
 // client. It writes to the client's answer and to its own fields, and reads the rest.
 type exchange struct {
 	e    *Engine
-	v    *view
+	v    *plan.View
 	cl   *client
 	host host
 
-	o      *candidate
+	o      *plan.Candidate
 	cred   provider.Credential
 	target *hub.Target // for whom the request was written
 	record gateway.Attempt
@@ -48,9 +50,9 @@ type exchange struct {
 // host is the call of an exchange, as far as an exchange needs it.
 type host interface {
 	// reserve reserves the maximum cost of a request to a provider.
-	reserve(o *candidate, cred provider.Credential, sent *scan.Object) (*asks.Asks, *hub.Error)
+	reserve(o *plan.Candidate, cred provider.Credential, sent *scan.Object) (*asks.Asks, *hub.Error)
 	// charge returns the cost of the call as known so far.
-	charge() charge
+	charge() charge.Cost
 	// limits sets the headers of the caller's limits.
 	limits(h http.Header)
 	hubAnswer() hub.Answer
@@ -75,19 +77,13 @@ type sentHeaders struct {
 	head http.Header // set by the format
 }
 
-// result is what a provider has answered, as far as the bill and the record need it.
+// result is what a provider has answered.
 type result struct {
-	usage        *hub.Usage
-	estimated    bool      // the gateway has counted, and not the provider
-	outputBytes  int64     // of the content that arrived
-	unseen       int64     // tokens that the provider may have generated but that did not arrive
-	images       int64     // images generated
-	seconds      int64     // seconds that were transcribed, if the provider counts them
+	charge.Result
 	first        time.Time // of the first content
 	finishReason string
-	asked        *asks.Asks // options that the provider was sent, nil if unknown
-	stores       bool       // the provider keeps the answer
-	kept         []string   // other ids that the provider keeps
+	stores       bool     // the provider keeps the answer
+	kept         []string // other ids that the provider keeps
 	transcript   *transcript
 }
 
@@ -105,7 +101,7 @@ type progress struct {
 
 // guarded applies the guards to a whole answer and returns the answer to send.
 func (c *call) guarded(body []byte) ([]byte, *hub.Error) {
-	return c.v.guarded(c.ctx, c.caller, c.plan.models[0], body)
+	return c.v.Guarded(c.ctx, c.caller, c.plan.Models[0], body)
 }
 
 // keepAlive returns data that clients of the call's format ignore; before the first event
@@ -119,27 +115,6 @@ func (x *exchange) keepAlive(begun bool) []byte {
 
 // newWriter returns an encoder of the client's format.
 func (x *exchange) newWriter() hub.Writer { return x.cl.rq.Route.Surface.NewWriter(x.host.hubAnswer()) }
-
-// modelFor returns the credential's account's name for the model.
-func (o *candidate) modelFor(cred provider.Credential) string {
-	if m, ok := cred.(provider.Mapped); ok {
-		if name := m.ModelFor(o.model.ID); name != "" {
-			return name
-		}
-	}
-	return o.endpoint.Model
-}
-
-// targetFor returns the target with the account's model name.
-func (o *candidate) targetFor(cred provider.Credential) *hub.Target {
-	name := o.modelFor(cred)
-	if name == o.target.Model {
-		return o.target
-	}
-	t := *o.target
-	t.Model = name
-	return &t
-}
 
 // end records the outcome of an attempt.
 func (x *exchange) end(err *hub.Error) {
@@ -161,28 +136,28 @@ func (x *exchange) end(err *hub.Error) {
 		}
 	}
 	x.ended = true
-	h := x.o.health
+	h := x.o.Health
 	switch {
 	case whole == nil:
 		o := endpoint.Outcome{}
 		if !x.first.IsZero() {
 			o.FirstToken = x.first.Sub(x.record.StartedAt)
 		}
-		if n := x.outputTokens(); n > 0 && took > 0 {
+		if n := x.OutputTokens(); n > 0 && took > 0 {
 			o.Speed = float64(n) / took.Seconds()
 		}
 		h.Add(now, o)
-		x.e.sessions.Set(x.cl.rq.Session, endpoint.Key{Provider: x.o.provider.Name, Model: x.o.endpoint.Model})
+		x.e.sessions.Set(x.cl.rq.Session, endpoint.Key{Provider: x.o.Provider.Name, Model: x.o.Endpoint.Model})
 	case blames(whole):
 		if h.Add(now, endpoint.Outcome{Failed: true}) {
-			x.e.metrics.CircuitOpened(x.o.provider.Name, x.o.model.ID)
-			x.e.log.WarnContext(x.cl.ctx, "a provider fails and is left alone for a while", "provider", x.o.provider.Name, "model", x.o.model.ID,
+			x.e.metrics.CircuitOpened(x.o.Provider.Name, x.o.Model.ID)
+			x.e.log.WarnContext(x.cl.ctx, "a provider fails and is left alone for a while", "provider", x.o.Provider.Name, "model", x.o.Model.ID,
 				"kind", string(whole.Kind), "status", whole.Status) // its message may quote the request
 		}
 	default:
 		h.Drop()
 	}
-	x.e.metrics.Attempted(x.o.provider.Name, x.o.model.ID, x.record.Status, x.record.OK, took)
+	x.e.metrics.Attempted(x.o.Provider.Name, x.o.Model.ID, x.record.Status, x.record.OK, took)
 	x.span.end(&x.record, whole, now)
 }
 
@@ -205,13 +180,13 @@ var passedHeaders = []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta
 // send sends the request and returns the answer if its status and type are usable.
 func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.Response, *hub.Error) {
 	o, rq := x.o, &x.cl.rq
-	u, err := o.url(out.Path)
+	u, err := o.URL(out.Path)
 	if err != nil {
 		return nil, &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: err}
 	}
 	h := make(http.Header, 8)
 	x.sent = sentHeaders{h, out.Head}
-	for name, values := range o.provider.Header {
+	for name, values := range o.Provider.Header {
 		h[name] = values
 	}
 	for name, values := range out.Head {
@@ -244,22 +219,22 @@ func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.
 	}).WithContext(x.ctx)
 	if x.cred != nil {
 		if err := x.cred.Authorize(x.ctx, req, body); err != nil {
-			e := broken(x.ctx, o.provider.Name, err)
+			e := broken(x.ctx, o.Provider.Name, err)
 			if e.Kind == hub.Unauthenticated || e.Kind == hub.Forbidden {
-				e = &hub.Error{Kind: hub.UpstreamFailed, Status: http.StatusUnauthorized, Provider: o.provider.Name, Message: e.Message, Cause: e}
+				e = &hub.Error{Kind: hub.UpstreamFailed, Status: http.StatusUnauthorized, Provider: o.Provider.Name, Message: e.Message, Cause: e}
 			}
 			return nil, e
 		}
 	}
-	resp, err := x.e.roundTrip(o.provider, req)
+	resp, err := x.e.roundTrip(o.Provider, req)
 	if err != nil {
-		return nil, broken(x.ctx, o.provider.Name, err)
+		return nil, broken(x.ctx, o.Provider.Name, err)
 	}
 	x.record.Status = resp.StatusCode
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		resp.Body.Close()
-		return nil, &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: o.provider.Name,
-			Message: "the provider " + o.provider.Name + " answered with the status " + strconv.Itoa(resp.StatusCode) + " and the content encoding " + strconv.Quote(hub.Redact(coding)) + ", which the gateway did not ask for and does not read"}
+		return nil, &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: o.Provider.Name,
+			Message: "the provider " + o.Provider.Name + " answered with the status " + strconv.Itoa(resp.StatusCode) + " and the content encoding " + strconv.Quote(hub.Redact(coding)) + ", which the gateway did not ask for and does not read"}
 	}
 	if resp.StatusCode/100 == 2 {
 		if wrongType(resp.Header.Get("Content-Type"), stream) {
@@ -269,7 +244,7 @@ func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.
 		}
 		// The provider has begun to answer: from now on the idle timeout applies and
 		// keep-alives are sent, unless the request has set a timeout for the first token.
-		if d, ok := rq.Options.Timeouts[o.provider.Name]; ok && stream {
+		if d, ok := rq.Options.Timeouts[o.Provider.Name]; ok && stream {
 			x.watch.due.Store(x.record.StartedAt.Add(d).UnixNano())
 		} else {
 			x.extend()
@@ -279,21 +254,21 @@ func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil && x.ctx.Err() != nil {
-		return nil, broken(x.ctx, o.provider.Name, err)
+		return nil, broken(x.ctx, o.Provider.Name, err)
 	}
 	if resp.StatusCode < 400 {
-		return nil, &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: o.provider.Name,
-			Message: "the provider " + o.provider.Name + " answered with the status " + strconv.Itoa(resp.StatusCode)}
+		return nil, &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: o.Provider.Name,
+			Message: "the provider " + o.Provider.Name + " answered with the status " + strconv.Itoa(resp.StatusCode)}
 	}
 	e := up.ReadError(x.target, resp.StatusCode, resp.Header, raw)
-	e.Status, e.Provider = resp.StatusCode, o.provider.Name
+	e.Status, e.Provider = resp.StatusCode, o.Provider.Name
 	return nil, x.redacted(e)
 }
 
 // nonsense returns the error for an invalid answer, including the provider's own error
 // message if the answer has one.
 func (x *exchange) nonsense(up hub.Upstream, resp *http.Response, raw []byte, what string) *hub.Error {
-	name := x.o.provider.Name
+	name := x.o.Provider.Name
 	e := &hub.Error{Kind: hub.UpstreamFailed, Status: resp.StatusCode, Provider: name, Message: "the provider " + name + " gave " + what}
 	if strings.HasSuffix(mediaType(resp.Header.Get("Content-Type")), "json") {
 		if theirs := up.ReadError(x.target, http.StatusBadGateway, resp.Header, raw); theirs != nil && theirs.Message != "" {
@@ -311,7 +286,7 @@ func (x *exchange) extend() {
 // stream prepares a stream to the client.
 func (x *exchange) stream() {
 	x.cl.out.prepare(x.streamHeaders)
-	if _, timed := x.cl.rq.Options.Timeouts[x.o.provider.Name]; !timed {
+	if _, timed := x.cl.rq.Options.Timeouts[x.o.Provider.Name]; !timed {
 		x.watch.keep.Store(true)
 	}
 }

@@ -6,14 +6,15 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 )
 
 // headers sets the headers of a whole answer.
 func (x *exchange) headers(h http.Header) {
 	x.host.limits(h)
-	x.o.describe(h)
-	if cost := x.host.charge(); cost.known {
-		h["X-Cay-Cost"] = []string{cost.total.String()}
+	describeOffer(h, x.o.Offer)
+	if cost := x.host.charge(); cost.Known {
+		h["X-Cay-Cost"] = []string{cost.Total.String()}
 	}
 }
 
@@ -23,15 +24,15 @@ func (x *exchange) streamHeaders() {
 	x.host.limits(h)
 	eventHeaders(h, nil)
 	if x.serving {
-		x.o.describe(h)
+		describeOffer(h, x.o.Offer)
 	}
 }
 
-// describe sets the headers that name the provider and the model that answered.
-func (o *offer) describe(h http.Header) {
-	h["X-Cay-Provider"] = []string{o.provider.Name}
-	if o.unlisted() {
-		h.Set("X-Cay-Warning", headerText(o.warning()))
+// describeOffer sets the headers that name the provider and the model that answered.
+func describeOffer(h http.Header, o *plan.Offer) {
+	h["X-Cay-Provider"] = []string{o.Provider.Name}
+	if o.Unlisted() {
+		h.Set("X-Cay-Warning", headerText(o.Warning()))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/asks"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
@@ -25,19 +26,19 @@ type keeper interface {
 
 // owned checks that the caller's project owns the ids in a body, and returns how many tokens they
 // add to the prompt; -1 if the number is unknown.
-func (e *Engine) owned(ctx context.Context, caller *ledger.Caller, body *scan.Object, o *offer, cred provider.Credential) (int64, *hub.Error) {
+func (e *Engine) owned(ctx context.Context, caller *ledger.Caller, body *scan.Object, o *plan.Offer, cred provider.Credential) (int64, *hub.Error) {
 	k, ok := e.cfg.Ledger.(keeper)
 	all, bad := asks.NamedIn(body)
 	if bad != nil || len(all) == 0 {
 		return 0, bad
 	}
 	tokens := int64(0)
-	free := !ok || o.provider.ForeignIDs || cred != nil && cred.BYOK()
+	free := !ok || o.Provider.ForeignIDs || cred != nil && cred.BYOK()
 	for _, n := range all {
 		var kept *ledger.Kept
 		if ok {
 			var err error
-			if kept, err = k.Whose(ctx, o.provider.Name, n.ID); err != nil {
+			if kept, err = k.Whose(ctx, o.Provider.Name, n.ID); err != nil {
 				return 0, hub.AsError(err)
 			}
 		}
@@ -45,7 +46,7 @@ func (e *Engine) owned(ctx context.Context, caller *ledger.Caller, body *scan.Ob
 		switch {
 		case !mine && !free:
 			return 0, &hub.Error{Kind: hub.NotFound, Code: "not_found", Param: n.Member,
-				Message: fmt.Sprintf("there is no %.100q of this project (%s); what was made elsewhere can be named if the operator allows foreign_ids of %s", n.ID, n.Member, o.provider.Name)}
+				Message: fmt.Sprintf("there is no %.100q of this project (%s); what was made elsewhere can be named if the operator allows foreign_ids of %s", n.ID, n.Member, o.Provider.Name)}
 		case !n.Conversation():
 		case mine && tokens >= 0:
 			tokens += kept.Tokens
@@ -71,10 +72,10 @@ func (x *exchange) keep(r hub.Response, more []string) {
 		return
 	}
 	var tokens int64
-	if u := x.usage; u != nil {
+	if u := x.Usage; u != nil {
 		tokens = hub.Count(u.Input) + hub.Count(u.Output)
 	}
-	k.Keep(x.cl.caller, x.o.provider.Name, tokens, ids[:min(len(ids), maxKept)])
+	k.Keep(x.cl.caller, x.o.Provider.Name, tokens, ids[:min(len(ids), maxKept)])
 }
 
 // maxKept is the maximum number of ids stored per answer.

@@ -11,6 +11,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/gemini"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
@@ -61,7 +62,7 @@ func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q
 	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential) *hub.Error { return c.through(o, cred, ask(asked)) })
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error { return c.through(o, cred, ask(asked)) })
 }
 
 // embedSDK serves AI SDK embeddings.
@@ -113,8 +114,8 @@ func (c *call) embeddings() *hub.Error {
 	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential) *hub.Error {
-		if o.provider.Embeddings != "" && !slices.Contains(o.provider.Formats, formatScripted) && !hasMoreTexts(&c.rq.Payload, embedBatch(o.provider)) {
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error {
+		if o.Provider.Embeddings != "" && !slices.Contains(o.Provider.Formats, formatScripted) && !hasMoreTexts(&c.rq.Payload, embedBatch(o.Provider)) {
 			return c.passOn(o, cred)
 		}
 		asked, err := chatcompletions.ReadEmbedCall(c.rq.Raw)
@@ -135,16 +136,16 @@ func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) a
 			all.Warnings = slices.Concat(asked.Warnings, all.Warnings)
 			return &made{all.Usage, all.Response, 0, func() ([]byte, error) { return write(all) }}, nil
 		}
-		batch, to, from := embedBatch(x.o.provider), chatcompletions.WriteEmbedCall, chatcompletions.ReadEmbedResult
+		batch, to, from := embedBatch(x.o.Provider), chatcompletions.WriteEmbedCall, chatcompletions.ReadEmbedResult
 		switch {
-		case slices.Contains(x.o.provider.Formats, formatScripted):
+		case slices.Contains(x.o.Provider.Formats, formatScripted):
 			r, failed := x.e.cfg.Scripted.Embed(asked)
 			if failed != nil {
 				return nil, failed
 			}
 			all = r
 			return done()
-		case slices.Contains(x.o.provider.Formats, formatGemini):
+		case slices.Contains(x.o.Provider.Formats, formatGemini):
 			batch, to, from = gemini.EmbedBatch(t), gemini.WriteEmbedCall, gemini.ReadEmbedResult
 		}
 		for at := 0; at < len(asked.Values); at += batch {
@@ -158,7 +159,7 @@ func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) a
 				all.Warnings, all.Response, all.Options = warnings, r.Response, r.Options
 			}
 			all.Vectors, all.Usage = append(all.Vectors, r.Vectors...), plus(all.Usage, r.Usage)
-			x.partly, x.usage = true, all.Usage // charged if the next request fails
+			x.partly, x.Usage = true, all.Usage // charged if the next request fails
 		}
 		return done()
 	}
@@ -181,8 +182,8 @@ func plus(a, b *hub.Usage) *hub.Usage {
 // one writes a request in the provider's format, sends it, and reads the answer.
 func one[Q, R any](x *exchange, t *hub.Target, write func(*Q, *hub.Target) (*hub.Outgoing, []hub.Warning, error), asked *Q,
 	read func(*hub.Target, []byte) (*R, error)) (*R, []hub.Warning, *hub.Error) {
-	up, path := x.e.upstreams[formatChat], pathOf(x.o.provider, x.cl.rq.Route.Kind)
-	if x.cl.rq.Route.Kind == kindEmbedding && slices.Contains(x.o.provider.Formats, formatGemini) {
+	up, path := x.e.upstreams[formatChat], pathOf(x.o.Provider, x.cl.rq.Route.Kind)
+	if x.cl.rq.Route.Kind == kindEmbedding && slices.Contains(x.o.Provider.Formats, formatGemini) {
 		up, path = x.e.upstreams[formatGemini], ""
 	} else if path == "" {
 		return nil, nil, notTaken(x.o, x.cl.rq.Route.Kind)
@@ -205,13 +206,13 @@ func one[Q, R any](x *exchange, t *hub.Target, write func(*Q, *hub.Target) (*hub
 	return r, warnings, nil
 }
 
-func notTaken(o *candidate, kind string) *hub.Error {
-	return &hub.Error{Kind: hub.ModelNotFound, Code: "not_supported", Provider: o.provider.Name,
-		Message: "the gateway does not know how " + o.provider.Name + " takes calls of " + kind + " models"}
+func notTaken(o *plan.Candidate, kind string) *hub.Error {
+	return &hub.Error{Kind: hub.ModelNotFound, Code: "not_supported", Provider: o.Provider.Name,
+		Message: "the gateway does not know how " + o.Provider.Name + " takes calls of " + kind + " models"}
 }
 
 // through runs an attempt through the hub.
-func (c *call) through(o *candidate, cred provider.Credential, ask askFunc) *hub.Error {
+func (c *call) through(o *plan.Candidate, cred provider.Credential, ask askFunc) *hub.Error {
 	if _, err := c.reserve(o, cred, nil); err != nil {
 		return err
 	}
@@ -223,7 +224,7 @@ func (c *call) through(o *candidate, cred provider.Credential, ask askFunc) *hub
 }
 
 func (x *exchange) hubbed(ask askFunc) *hub.Error {
-	m, err := ask(x, x.o.targetFor(x.cred))
+	m, err := ask(x, x.o.TargetFor(x.cred))
 	if err != nil {
 		return err
 	}
@@ -250,7 +251,7 @@ func (x *exchange) ask(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) 
 		return nil, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions", Message: "what the options make of the request is no request: " + bad.Error()}
 	}
 	var err *hub.Error
-	if x.asked, err = x.host.reserve(x.o, x.cred, sent); err != nil {
+	if x.Asked, err = x.host.reserve(x.o, x.cred, sent); err != nil {
 		return nil, err
 	}
 	resp, err := x.send(out, up, false)
@@ -267,7 +268,7 @@ func (x *exchange) ask(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) 
 // from converts an error of an answer, and adds the provider and status.
 func (x *exchange) from(err error) *hub.Error {
 	e := *hub.AsError(err)
-	e.Provider = x.o.provider.Name
+	e.Provider = x.o.Provider.Name
 	if e.Status == 0 {
 		e.Status = x.record.Status
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
@@ -24,7 +25,7 @@ type reporter interface {
 // lookup is a call that calls no model: it reads what the gateway knows for its caller.
 type lookup struct {
 	e      *Engine
-	v      *view
+	v      *plan.View
 	caller *ledger.Caller
 	http   *http.Request
 }

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/charge"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -23,15 +23,6 @@ import (
 // above, an error in place of content), and attempts without a sign that the provider
 // received the request, such as connections that were refused or that ended before an
 // answer began.
-
-// lost is the total cost of a call's lost attempts.
-type lost struct {
-	total, market gateway.Money
-	version       string // version of the last price
-	tokens        gateway.Tokens
-	searches      int64
-	unpriced      bool // part of it has no price
-}
 
 // requestBody is a request body that records whether reading has begun.
 type requestBody struct {
@@ -70,32 +61,7 @@ func (x *exchange) worked(err *hub.Error) bool {
 	case x.cut, err.Provider == "", context.Cause(x.ctx) != nil:
 		return true
 	}
-	return x.outputBytes > 0 || x.usage != nil && !x.estimated
-}
-
-// lose charges for a lost attempt, the last one of attempts; another attempt may follow.
-func (b *bill) lose(x *exchange, attempts []gateway.Attempt) {
-	x.serving = true
-	if x.usage == nil {
-		x.estimate(false)
-	}
-	cost := x.v.priceOf(&x.cl.rq, x)
-	l := &b.lost
-	if cost.known {
-		l.total, l.market, l.version = l.total.Plus(cost.total), l.market.Plus(cost.market), cost.version
-		attempts[len(attempts)-1].Cost = &cost.total
-	}
-	l.unpriced = l.unpriced || !cost.known
-	l.tokens, l.searches = plusTokens(l.tokens, cost.tokens), l.searches+cost.searches
-	x.serving = false
-}
-
-// plusTokens returns the sum of two counts.
-func plusTokens(a, b gateway.Tokens) gateway.Tokens {
-	return gateway.Tokens{
-		Input: a.Input + b.Input, CacheRead: a.CacheRead + b.CacheRead, CacheWrite: a.CacheWrite + b.CacheWrite, CacheWrite1h: a.CacheWrite1h + b.CacheWrite1h,
-		Output: a.Output + b.Output, Reasoning: a.Reasoning + b.Reasoning, Estimated: a.Estimated || b.Estimated,
-	}
+	return x.OutputBytes > 0 || x.Usage != nil && !x.Estimated
 }
 
 // A client that leaves cancels the provider's call. For a stream, the received part is
@@ -111,17 +77,17 @@ const usualSpeed = 100
 // have ended, and is the last attempt.
 func (x *exchange) reckon() {
 	rq := &x.cl.rq
-	whole := !rq.Stream || x.v.buffers(rq)
+	whole := !rq.Stream || x.v.Buffers(rq)
 	switch {
 	case whole && !x.first.IsZero(): // the whole answer arrived, but too late
 		return
-	case !whole && x.usage != nil && !x.estimated:
+	case !whole && x.Usage != nil && !x.Estimated:
 		return
 	}
 	silent := time.Duration(float64(x.record.Latency) * float64(time.Millisecond))
 	if !whole {
 		switch {
-		case !slices.Contains(x.o.model.Abilities, "reasoning"):
+		case !slices.Contains(x.o.Model.Abilities, "reasoning"):
 			silent = 0
 		case x.first.After(x.record.StartedAt):
 			silent = x.first.Sub(x.record.StartedAt)
@@ -129,14 +95,14 @@ func (x *exchange) reckon() {
 	}
 	switch rq.Route.Kind {
 	case kindLanguage:
-		x.unseen = int64(silent.Seconds() * orDefault(x.o.health.State(x.record.StartedAt).Throughput, usualSpeed))
+		x.Unseen = int64(silent.Seconds() * orDefault(x.o.Health.State(x.record.StartedAt).Throughput, usualSpeed))
 	case kindImage: // the provider makes all images once it has begun
-		x.images = min(max(1, rq.Copies), maxCopies)
-		x.unseen = x.images * rq.PerImage()
+		x.Images = min(max(1, rq.Copies), charge.MaxCopies)
+		x.Unseen = x.Images * rq.PerImage()
 	case kindEmbedding:
-		x.usage = nil // the usage of those of several requests that were answered
+		x.Usage = nil // the usage of those of several requests that were answered
 	}
-	x.estimate(false)
+	x.Estimate(&x.cl.rq, false)
 }
 
 // maxStrays is the maximum number of calls that continue without their clients.
@@ -204,5 +170,5 @@ func (s *stray) end(e *Engine) {
 
 // late records, when the answer is complete, whether its client has left.
 func (x *exchange) late() {
-	x.alone = (!x.cl.rq.Stream || x.v.buffers(&x.cl.rq)) && x.cl.ctx.Err() != nil
+	x.alone = (!x.cl.rq.Stream || x.v.Buffers(&x.cl.rq)) && x.cl.ctx.Err() != nil
 }

@@ -17,13 +17,13 @@ func (c *call) metadata() []byte {
 	b := make([]byte, 0, 1024)
 	b = append(b, '{')
 	b = field(b, "generationId", c.rq.ID)
-	if cost := c.charge(); cost.known {
-		b = money(b, "cost", cost.total)
+	if cost := c.charge(); cost.Known {
+		b = money(b, "cost", cost.Total)
 		if served != nil {
-			b = money(b, "marketCost", cost.market)
-			b = money(b, "inferenceCost", cost.market)
-			b = money(b, "inputInferenceCost", cost.in)
-			b = money(b, "outputInferenceCost", cost.out)
+			b = money(b, "marketCost", cost.Market)
+			b = money(b, "inferenceCost", cost.Market)
+			b = money(b, "inputInferenceCost", cost.In)
+			b = money(b, "outputInferenceCost", cost.Out)
 		}
 	}
 	if c.rq.Options.ZeroData {
@@ -36,11 +36,11 @@ func (c *call) metadata() []byte {
 	b = field(b, "originalModelId", c.rq.Model)
 	if served != nil {
 		s := served.o
-		b = field(b, "canonicalSlug", s.model.ID)
-		b = field(b, "resolvedProvider", s.provider.Name)
-		b = field(b, "resolvedProviderApiModelId", s.endpoint.Model)
-		b = field(b, "internalResolvedModelId", s.provider.Name+":"+s.endpoint.Model)
-		b = field(b, "finalProvider", s.provider.Name)
+		b = field(b, "canonicalSlug", s.Model.ID)
+		b = field(b, "resolvedProvider", s.Provider.Name)
+		b = field(b, "resolvedProviderApiModelId", s.Endpoint.Model)
+		b = field(b, "internalResolvedModelId", s.Provider.Name+":"+s.Endpoint.Model)
+		b = field(b, "finalProvider", s.Provider.Name)
 	}
 	b = append(b, `,"fallbacksAvailable":[`...)
 	providers := c.trail.providers
@@ -52,8 +52,8 @@ func (c *call) metadata() []byte {
 	}
 	b = append(b, ']')
 	b = field(b, "planningReasoning", c.trail.reason)
-	if c.plan.rewritten != "" {
-		b = field(b, "internalReasoning", "a rule asks for another model than "+c.plan.rewritten)
+	if c.plan.Rewritten != "" {
+		b = field(b, "internalReasoning", "a rule asks for another model than "+c.plan.Rewritten)
 	}
 	if c.rq.Options.Sort != "" {
 		b = append(b, `,"sort":{`...)
@@ -83,7 +83,7 @@ func (c *call) metadata() []byte {
 	models := c.trail.models
 	if served != nil && !served.ended {
 		now := served.record
-		now.OK, now.ProviderModel, now.Latency = c.failure == nil && served.failed == nil, served.o.endpoint.Model, millis(time.Since(now.StartedAt))
+		now.OK, now.ProviderModel, now.Latency = c.failure == nil && served.failed == nil, served.o.Endpoint.Model, millis(time.Since(now.StartedAt))
 		all = append(all[:len(all):len(all)], now)
 		from := 0
 		if len(models) > 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 )
 
 // Models returns the catalogue with the configured models, and the recent health of
@@ -42,9 +43,9 @@ func (e *Engine) Models() []gateway.Model {
 func (l *lookup) callable() []gateway.Model {
 	var list []gateway.Model
 	for _, m := range l.e.Models() {
-		ok := l.caller.Key == nil || allows(l.caller.Key.Models, m.ID)
+		ok := l.caller.Key == nil || plan.Allows(l.caller.Key.Models, m.ID)
 		m.Endpoints = slices.DeleteFunc(m.Endpoints, func(ep gateway.Endpoint) bool {
-			if own, _ := l.v.own(l.caller, ep.Provider); len(own) > 0 {
+			if own, _ := l.v.OwnOf(l.caller, ep.Provider); len(own) > 0 {
 				ep.Configured = true
 			}
 			return !ep.Configured || l.caller.Key != nil && len(l.caller.Key.Providers) > 0 && !slices.Contains(l.caller.Key.Providers, ep.Provider)
@@ -190,7 +191,7 @@ func (l *lookup) showModel() ([]byte, *hub.Error) {
 	known := l.e.now().Catalog.Lookup(id)
 	i := slices.IndexFunc(models, func(m gateway.Model) bool { return known != nil && m.ID == known.ID })
 	if i < 0 {
-		return nil, l.e.now().noModel(id)
+		return nil, l.e.now().NoModel(id)
 	}
 	m := &models[i]
 	switch {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
@@ -75,12 +76,12 @@ func (c *call) passing() *hub.Error {
 	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential) *hub.Error { return c.passOn(o, cred) })
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error { return c.passOn(o, cred) })
 }
 
 // passOn passes the request with the model's name replaced by the provider's.
-func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
-	changes := []scan.Change{scan.Set("model", gjson.AppendJSONString(nil, o.modelFor(cred)))}
+func (c *call) passOn(o *plan.Candidate, cred provider.Credential) *hub.Error {
+	changes := []scan.Change{scan.Set("model", gjson.AppendJSONString(nil, o.ModelFor(cred)))}
 	for _, ours := range [...]string{"providerOptions", "models"} {
 		if c.rq.Object.Find(ours) != nil {
 			changes = append(changes, scan.Delete(ours))
@@ -90,8 +91,8 @@ func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
 }
 
 // pass sends a body to the provider's path for the route's kind and passes the answer.
-func (c *call) pass(o *candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
-	at := pathOf(o.provider, c.rq.Route.Kind)
+func (c *call) pass(o *plan.Candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
+	at := pathOf(o.Provider, c.rq.Route.Kind)
 	if at == "" {
 		return notTaken(o, c.rq.Route.Kind)
 	}
@@ -203,8 +204,8 @@ func (c *call) form() *hub.Error {
 	if bad := c.planned(); bad != nil {
 		return bad
 	}
-	return c.try(func(o *candidate, cred provider.Credential) *hub.Error {
-		body, contentType := request.WriteForm(parts, o.modelFor(cred))
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error {
+		body, contentType := request.WriteForm(parts, o.ModelFor(cred))
 		return c.pass(o, cred, contentType, body)
 	})
 }

@@ -21,21 +21,21 @@ func (x *exchange) play() *hub.Error {
 		select {
 		case <-t.C:
 		case <-x.ctx.Done():
-			return broken(x.ctx, x.o.provider.Name, x.ctx.Err())
+			return broken(x.ctx, x.o.Provider.Name, x.ctx.Err())
 		}
 	}
 	if failed != nil {
 		e := *failed
-		e.Provider = x.o.provider.Name
+		e.Provider = x.o.Provider.Name
 		failed = &e
 	}
 	x.record.Status = http.StatusOK
-	if failed != nil && (result == nil || !rq.Stream || x.v.buffers(rq)) {
+	if failed != nil && (result == nil || !rq.Stream || x.v.Buffers(rq)) {
 		x.record.Status = failed.Status
 		return failed
 	}
 	x.serving = true
-	if !rq.Stream || x.v.buffers(rq) {
+	if !rq.Stream || x.v.Buffers(rq) {
 		return x.answerWhole(result, nil)
 	}
 	x.stream()

@@ -43,7 +43,7 @@ func (x *exchange) secret(name string) bool {
 	if slices.Contains(plainHeaders, name) || x.sent.head[name] != nil {
 		return false
 	}
-	if x.o.provider.Header[name] == nil {
+	if x.o.Provider.Header[name] == nil {
 		return true
 	}
 	low := strings.ToLower(name)

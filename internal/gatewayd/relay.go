@@ -140,11 +140,11 @@ func (x *exchange) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 		if seen.Usage != nil { // the provider has worked
 			x.saw(&seen)
 		}
-		seen.Err.Provider = x.o.provider.Name
+		seen.Err.Provider = x.o.Provider.Name
 		return x.redacted(seen.Err)
 	}
 	if !seen.Complete {
-		x.outputBytes = seen.OutputBytes
+		x.OutputBytes = seen.OutputBytes
 		return x.cutShort("an answer that makes no sense")
 	}
 	x.content()
@@ -188,11 +188,11 @@ func (x *exchange) readAll(resp *http.Response) ([]byte, *hub.Error) {
 		body, err = io.ReadAll(io.LimitReader(resp.Body, maxWhole+1))
 	}
 	if err != nil {
-		x.outputBytes += int64(len(body))
+		x.OutputBytes += int64(len(body))
 	}
 	switch {
 	case err != nil && x.ctx.Err() != nil:
-		return nil, broken(x.ctx, x.o.provider.Name, err)
+		return nil, broken(x.ctx, x.o.Provider.Name, err)
 	case err != nil:
 		e := x.cutShort("an answer that broke off")
 		e.Cause = err
@@ -205,7 +205,7 @@ func (x *exchange) readAll(resp *http.Response) ([]byte, *hub.Error) {
 
 func (x *exchange) cutShort(what string) *hub.Error {
 	x.cut = true
-	name := x.o.provider.Name
+	name := x.o.Provider.Name
 	return &hub.Error{Kind: hub.UpstreamFailed, Status: x.record.Status, Provider: name, Message: "the provider " + name + " gave " + what}
 }
 
@@ -236,7 +236,7 @@ func (x *exchange) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub
 		if !begun && tap.Begun() {
 			begun = true
 			x.content()
-		} else if _, timed := rq.Options.Timeouts[x.o.provider.Name]; begun || !timed {
+		} else if _, timed := rq.Options.Timeouts[x.o.Provider.Name]; begun || !timed {
 			x.extend()
 		}
 		out, bad := p.next((*buf)[:n])
@@ -276,7 +276,7 @@ func (x *exchange) relayed(p *passer, err error) *hub.Error {
 		return nil
 	case seen.Err != nil:
 		failed = x.redacted(seen.Err)
-		failed.Provider = x.o.provider.Name
+		failed.Provider = x.o.Provider.Name
 	case err == io.EOF && seen.Complete:
 		if p.rest() != nil { // a last event without its blank line
 			_ = x.cl.out.hold(p.rest())
@@ -284,7 +284,7 @@ func (x *exchange) relayed(p *passer, err error) *hub.Error {
 		_ = x.cl.out.send(nil)
 		return nil
 	case err != io.EOF && x.ctx.Err() != nil:
-		failed = broken(x.ctx, x.o.provider.Name, err)
+		failed = broken(x.ctx, x.o.Provider.Name, err)
 	case errors.Is(err, errEventTooLarge):
 		failed = x.cutShort("an event that is too large")
 	case errors.Is(err, errNonsense):

@@ -26,7 +26,7 @@ func (x *exchange) translateWhole(resp *http.Response, up hub.Upstream, warnings
 	if bad != nil {
 		x.cut = !gjson.ValidBytes(body)
 		e := hub.AsError(bad)
-		e.Provider = x.o.provider.Name
+		e.Provider = x.o.Provider.Name
 		if e.Status == 0 {
 			e.Status = x.record.Status
 		}
@@ -50,7 +50,7 @@ func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.
 	}
 	x.content()
 	result.Warnings = append(append(append([]hub.Warning(nil), x.cl.doc.Call.Warnings...), warnings...), result.Warnings...)
-	x.outputBytes = contentBytes(result)
+	x.OutputBytes = contentBytes(result)
 	x.transcript.result(result)
 	x.sawUsage(result.Usage, result.Response, result.Finish, true)
 	if err := x.v.Guards.Result(result); err != nil {
@@ -104,7 +104,7 @@ func (x *exchange) translateStream(resp *http.Response, up hub.Upstream, warning
 	read := up.NewReader(x.target, resp.Body)
 	for !t.ended {
 		events, err := read.Next()
-		if _, timed := x.cl.rq.Options.Timeouts[x.o.provider.Name]; !timed || t.begun {
+		if _, timed := x.cl.rq.Options.Timeouts[x.o.Provider.Name]; !timed || t.begun {
 			x.extend()
 		}
 		if err != nil {
@@ -143,7 +143,7 @@ type translation struct {
 
 func newTranslation(x *exchange, warnings []hub.Warning) *translation {
 	t := &translation{x: x, w: x.newWriter()}
-	if rq := &x.cl.rq; rq.Stream && !x.v.buffers(rq) {
+	if rq := &x.cl.rq; rq.Stream && !x.v.Buffers(rq) {
 		t.warnings = append(append(t.warnings, x.cl.doc.Call.Warnings...), warnings...)
 	}
 	return t
@@ -156,7 +156,7 @@ func (t *translation) why(err error) *hub.Error {
 		e.Cause = err
 		return e
 	}
-	return broken(t.x.ctx, t.x.o.provider.Name, err)
+	return broken(t.x.ctx, t.x.o.Provider.Name, err)
 }
 
 // add translates and sends events. An error means that the client has left.
@@ -174,7 +174,7 @@ func (t *translation) add(events []hub.Event) error {
 		case hub.Metadata:
 			t.response = e.Response
 		case hub.TextDelta, hub.ReasoningDelta, hub.InputDelta:
-			x.outputBytes += int64(len(e.Delta))
+			x.OutputBytes += int64(len(e.Delta))
 		case hub.Whole:
 			if e.Part.Kind == hub.ToolCallPart {
 				t.calls++
@@ -187,13 +187,13 @@ func (t *translation) add(events []hub.Event) error {
 			t.failed = e.Err
 			x.cut = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
 			if t.failed.Kind == hub.UpstreamFailed && x.ctx.Err() != nil { // it could not know
-				t.failed = broken(x.ctx, x.o.provider.Name, t.failed)
+				t.failed = broken(x.ctx, x.o.Provider.Name, t.failed)
 				if known, ok := t.failed, x.ctx.Err() != nil; ok && known.Kind == hub.UpstreamFailed {
 					t.failed = cutOff(x, known)
 				}
 			}
 			if t.failed.Provider == "" && t.failed.Kind != hub.Canceled {
-				t.failed.Provider = x.o.provider.Name
+				t.failed.Provider = x.o.Provider.Name
 			}
 			e.Err = x.redacted(t.failed)
 		}
@@ -223,7 +223,7 @@ func (t *translation) add(events []hub.Event) error {
 }
 
 // cutOff replaces an error by the reason for which the attempt was canceled.
-func cutOff(x *exchange, e *hub.Error) *hub.Error { return broken(x.ctx, x.o.provider.Name, e.Cause) }
+func cutOff(x *exchange, e *hub.Error) *hub.Error { return broken(x.ctx, x.o.Provider.Name, e.Cause) }
 
 // fail ends the stream with an error, if any of it has been sent.
 func (t *translation) fail(e *hub.Event) error {

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/converse"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scan"
@@ -33,7 +33,7 @@ const (
 
 // tryFunc calls one provider with one credential. If it returns an error, the client has
 // been sent no content.
-type tryFunc func(o *candidate, cred provider.Credential) *hub.Error
+type tryFunc func(o *plan.Candidate, cred provider.Credential) *hub.Error
 
 // trail is what a call has tried.
 type trail struct {
@@ -55,9 +55,9 @@ type modelAttempt struct {
 // candidate is left.
 func (c *call) try(f tryFunc) *hub.Error {
 	var failed *hub.Error
-	for i, name := range c.plan.models {
+	for i, name := range c.plan.Models {
 		from := len(c.trail.attempts)
-		m, err := c.tryModel(f, name, i == len(c.plan.models)-1)
+		m, err := c.tryModel(f, name, i == len(c.plan.Models)-1)
 		if m != nil {
 			c.trail.models = append(c.trail.models, modelAttempt{m.ID, name, err == nil, from, len(c.trail.attempts)})
 		}
@@ -80,23 +80,23 @@ func (t *trail) exhausted(begun time.Time) bool {
 }
 
 func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model, *hub.Error) {
-	m, err := c.v.modelFor(&c.rq, name)
+	m, err := c.v.ModelFor(&c.rq, name)
 	if err != nil {
 		return nil, err
 	}
-	if key := c.caller.Key; key != nil && !allows(key.Models, m.ID) {
+	if key := c.caller.Key; key != nil && !plan.Allows(key.Models, m.ID) {
 		return m, &hub.Error{Kind: hub.Forbidden, Code: "model_not_allowed", Param: "model", Model: m.ID, Message: "this key may not use the model " + m.ID}
 	}
 	if err := c.doc.Lacks(m, &c.rq, c.caller.Key); err != nil {
 		return m, err
 	}
 	if len(c.rq.Options.Only) > 0 {
-		if err := c.e.checkOnly(c.v, m, c.rq.Options.Only); err != nil {
+		if err := c.v.CheckOnly(m, c.rq.Options.Only); err != nil {
 			return m, err
 		}
 	}
-	w := wants{caller: c.caller, o: &c.rq.Options, now: c.rq.Begun, session: c.rq.Session, input: int64(len(c.rq.Raw)) / 3, kind: c.rq.Route.Kind}
-	list, why, err := c.e.candidates(c.v, m, &w)
+	w := plan.Wants{Caller: c.caller, Options: &c.rq.Options, Now: c.rq.Begun, Session: c.rq.Session, Input: int64(len(c.rq.Raw)) / 3, Kind: c.rq.Route.Kind}
+	list, why, err := c.v.Candidates(m, &w)
 	if err != nil {
 		return m, err
 	}
@@ -104,7 +104,7 @@ func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model,
 	if c.trail.reason == "" {
 		c.trail.reason = why
 		for i := range list {
-			c.trail.providers = append(c.trail.providers, list[i].provider.Name)
+			c.trail.providers = append(c.trail.providers, list[i].Provider.Name)
 		}
 	}
 	for i := range list {
@@ -121,38 +121,10 @@ func (c *call) tryModel(f tryFunc, name string, lastModel bool) (*gateway.Model,
 	return m, err
 }
 
-// modelFor returns the model with a name that a request may be sent to.
-func (v *view) modelFor(rq *request.Request, name string) (*gateway.Model, *hub.Error) {
-	m := v.model(name)
-	if m != nil && (m.Kind == rq.Route.Kind || m.Kind == "") { // the kind of an unlisted model is unknown
-		return m, nil
-	}
-	e := v.noModel(name)
-	if m != nil {
-		e.Message = name + " is no " + rq.Route.Kind + " model"
-	}
-	return nil, e
-}
-
-// checkOnly distinguishes, for the option only, an unknown provider from a provider
-// without the model.
-func (e *Engine) checkOnly(v *view, m *gateway.Model, only []string) *hub.Error {
-	for _, name := range only {
-		if v.Providers.Get(name) == nil {
-			var has []string
-			for _, o := range e.offersOf(v, m) {
-				has = append(has, o.provider.Name)
-			}
-			return request.WrongOption("only", "providers that are configured, of which "+m.ID+" has: "+strings.Join(has, ", ")+"; there is no "+strconv.Quote(name))
-		}
-	}
-	return nil
-}
-
 // tryProvider tries the credentials of one provider in order.
-func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdict, err *hub.Error) {
-	for i, cred := range o.credentials {
-		last := lastProvider && i == len(o.credentials)-1
+func (c *call) tryProvider(f tryFunc, o *plan.Candidate, lastProvider bool) (v verdict, err *hub.Error) {
+	for i, cred := range o.Credentials {
+		last := lastProvider && i == len(o.Credentials)-1
 		for n := 0; ; n++ {
 			if c.trail.exhausted(c.rq.Begun) {
 				break
@@ -161,7 +133,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 				return again, nil
 			}
 			if c.ctx.Err() != nil {
-				return giveUp, broken(c.ctx, o.provider.Name, c.ctx.Err())
+				return giveUp, broken(c.ctx, o.Provider.Name, c.ctx.Err())
 			}
 			v = judge(err)
 			c.e.learn(o, cred, err, v)
@@ -185,7 +157,7 @@ func (c *call) tryProvider(f tryFunc, o *candidate, lastProvider bool) (v verdic
 }
 
 // learn records a cool-down for a credential after a failure.
-func (e *Engine) learn(o *candidate, cred provider.Credential, err *hub.Error, v verdict) {
+func (e *Engine) learn(o *plan.Candidate, cred provider.Credential, err *hub.Error, v verdict) {
 	if cred == nil || v != nextCredential && err.Kind != hub.RateLimited {
 		return
 	}
@@ -193,7 +165,7 @@ func (e *Engine) learn(o *candidate, cred provider.Credential, err *hub.Error, v
 	if d == 0 {
 		d = 30 * time.Second
 	}
-	e.board.CoolDown(o.provider.Name, cred.ID(), time.Now().Add(min(d, 10*time.Minute)))
+	e.board.CoolDown(o.Provider.Name, cred.ID(), time.Now().Add(min(d, 10*time.Minute)))
 }
 
 // wait waits before retry n of an endpoint, and reports whether to retry.
@@ -211,13 +183,13 @@ func wait(ctx context.Context, n int, asked time.Duration) bool {
 
 // withToken puts the caller's own token first at home, the only provider whose clients
 // send such a token.
-func withToken(list []candidate, token, home string) {
+func withToken(list []plan.Candidate, token, home string) {
 	if token == "" {
 		return
 	}
 	for i := range list {
-		if list[i].provider.Name == home && !list[i].provider.OperatorOnly {
-			list[i].credentials = append([]provider.Credential{ownToken(token)}, list[i].credentials...)
+		if list[i].Provider.Name == home && !list[i].Provider.OperatorOnly {
+			list[i].Credentials = append([]provider.Credential{ownToken(token)}, list[i].Credentials...)
 		}
 	}
 }
@@ -235,19 +207,19 @@ func (t ownToken) Authorize(_ context.Context, r *http.Request, _ []byte) error 
 }
 
 // attempt calls a provider's language model.
-func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
-	if slices.Contains(o.provider.Formats, formatScripted) {
+func (c *call) attempt(o *plan.Candidate, cred provider.Credential) *hub.Error {
+	if slices.Contains(o.Provider.Formats, formatScripted) {
 		return c.attemptScripted(o, cred)
 	}
-	target := o.targetFor(cred)
-	streams := c.rq.Stream && !c.v.buffers(&c.rq)
+	target := o.TargetFor(cred)
+	streams := c.rq.Stream && !c.v.Buffers(&c.rq)
 	var out *hub.Outgoing
 	var up hub.Upstream
 	var warnings []hub.Warning
 	var hide bool
 	var asked *asks.Asks
 	var err *hub.Error
-	pass := streams == c.rq.Stream && slices.Contains(o.provider.Formats, c.rq.Route.Surface.Name()) && passes(&c.rq, c.e.upstreams[c.rq.Route.Surface.Name()], target)
+	pass := streams == c.rq.Stream && slices.Contains(o.Provider.Formats, c.rq.Route.Surface.Name()) && passes(&c.rq, c.e.upstreams[c.rq.Route.Surface.Name()], target)
 	if pass {
 		if asked, err = c.reserve(o, cred, c.rq.Object); err != nil {
 			return err
@@ -266,8 +238,8 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 			return err
 		}
 	}
-	if o.unlisted() {
-		warnings = append(warnings, hub.Warning{Kind: hub.WarnOther, Message: o.warning()})
+	if o.Unlisted() {
+		warnings = append(warnings, hub.Warning{Kind: hub.WarnOther, Message: o.Warning()})
 	}
 	x := c.begin(o, cred, asked, c.rq.Stream)
 	x.target, x.stores = target, asked.Stores && up.Name() == formatResponses
@@ -296,18 +268,18 @@ func (c *call) attempt(o *candidate, cred provider.Credential) *hub.Error {
 }
 
 // translated returns the request for a provider that does not speak the client's format.
-func (c *call) translated(o *candidate, cred provider.Credential, t *hub.Target, streams bool) (*hub.Outgoing, hub.Upstream, []hub.Warning, *hub.Target, *hub.Error) {
+func (c *call) translated(o *plan.Candidate, cred provider.Credential, t *hub.Target, streams bool) (*hub.Outgoing, hub.Upstream, []hub.Warning, *hub.Target, *hub.Error) {
 	if _, err := c.reserve(o, cred, nil); err != nil { // before anything is fetched
 		return nil, nil, nil, nil, err
 	}
 	var up hub.Upstream
-	for _, f := range o.provider.Formats {
+	for _, f := range o.Provider.Formats {
 		if up = c.e.upstreams[f]; up != nil {
 			break
 		}
 	}
 	if up == nil {
-		return nil, nil, nil, nil, &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: errors.New("nobody speaks a format of provider " + o.provider.Name)}
+		return nil, nil, nil, nil, &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: errors.New("nobody speaks a format of provider " + o.Provider.Name)}
 	}
 	if err := c.decode(); err != nil {
 		return nil, nil, nil, nil, err
@@ -327,7 +299,7 @@ func (c *call) translated(o *candidate, cred provider.Credential, t *hub.Target,
 }
 
 // attemptScripted gets an answer from the script.
-func (c *call) attemptScripted(o *candidate, cred provider.Credential) *hub.Error {
+func (c *call) attemptScripted(o *plan.Candidate, cred provider.Credential) *hub.Error {
 	if _, err := c.reserve(o, cred, nil); err != nil {
 		return err
 	}
@@ -357,25 +329,32 @@ func passes(rq *request.Request, up hub.Upstream, t *hub.Target) bool {
 // begin begins an attempt, which end must end. asked is what its request asks for, nil if
 // unknown. If events is set, the answer is a stream of events, which may begin with
 // comments.
-func (c *call) begin(o *candidate, cred provider.Credential, asked *asks.Asks, events bool) *exchange {
-	x := &exchange{e: c.e, v: c.v, cl: &c.client, host: c, o: o, cred: cred, target: o.target, record: gateway.Attempt{
-		Model: o.model.ID, Provider: o.provider.Name, ProviderModel: o.modelFor(cred), BYOK: cred != nil && cred.BYOK(), StartedAt: time.Now(),
+func (c *call) begin(o *plan.Candidate, cred provider.Credential, asked *asks.Asks, events bool) *exchange {
+	x := &exchange{e: c.e, v: c.v, cl: &c.client, host: c, o: o, cred: cred, target: o.Target, record: gateway.Attempt{
+		Model: o.Model.ID, Provider: o.Provider.Name, ProviderModel: o.ModelFor(cred), BYOK: cred != nil && cred.BYOK(), StartedAt: time.Now(),
 	}}
-	x.asked = asked
+	x.Offer, x.Asked, x.BYOK = o.Offer, asked, x.record.BYOK
 	c.last = x
-	c.e.logUnlisted(c.ctx, o.offer)
+	c.e.logUnlisted(c.ctx, o.Offer)
 	x.span = c.span.attempt(c.e.cfg.Tracer, c.rq.Route.Kind, &x.record)
 	if c.span.texts != nil {
 		x.transcript = new(transcript)
 	}
-	o.health.Begin(x.record.StartedAt)
-	first := orDefault(o.provider.FirstByte, defaultFirstByte)
-	x.run = c.e.follow(c.ctx, o.provider.Finish && !(c.rq.Stream && !c.v.buffers(&c.rq)), first)
-	if d, ok := c.rq.Options.Timeouts[o.provider.Name]; ok {
+	o.Health.Begin(x.record.StartedAt)
+	first := orDefault(o.Provider.FirstByte, defaultFirstByte)
+	x.run = c.e.follow(c.ctx, o.Provider.Finish && !(c.rq.Stream && !c.v.Buffers(&c.rq)), first)
+	if d, ok := c.rq.Options.Timeouts[o.Provider.Name]; ok {
 		first = min(first, d)
 	}
-	x.watch = newWatch(x, events, c.bill.hold, first, orDefault(o.provider.Idle, defaultIdle))
+	x.watch = newWatch(x, events, c.bill.Hold, first, orDefault(o.Provider.Idle, defaultIdle))
 	return x
+}
+
+// logUnlisted logs once per endpoint that an unpriced model is called.
+func (e *Engine) logUnlisted(ctx context.Context, o *plan.Offer) {
+	if o.Unlisted() && o.Health.WarnOnce() {
+		e.log.WarnContext(ctx, "a model that the catalogue does not know is called; its price is unknown", "provider", o.Provider.Name, "model", request.Clip(o.Model.ID))
+	}
 }
 
 // conclude ends an attempt and determines its cost.
@@ -393,7 +372,8 @@ func (c *call) conclude(x *exchange, err *hub.Error) {
 	case x.withheld, err.Kind == hub.Canceled && worked: // the last attempt
 		x.serving = true
 	case worked:
-		c.bill.lose(x, c.trail.attempts)
+		x.serving = false
+		c.trail.attempts[len(c.trail.attempts)-1].Cost = c.bill.Lose(c.v, &c.rq, &x.Result)
 	default:
 		x.serving = false
 	}
@@ -406,11 +386,11 @@ func (c *call) ended(x *exchange, err *hub.Error) {
 }
 
 // fetches reports whether the gateway must fetch a file, because the upstream cannot.
-func fetches(o *candidate, up hub.Upstream) func(*hub.File) bool {
+func fetches(o *plan.Candidate, up hub.Upstream) func(*hub.File) bool {
 	return func(f *hub.File) bool { return fetchesFile(o, up, f) }
 }
 
-func fetchesFile(o *candidate, up hub.Upstream, f *hub.File) bool {
+func fetchesFile(o *plan.Candidate, up hub.Upstream, f *hub.File) bool {
 	u, err := url.Parse(f.URL)
 	if f.URL == "" || err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return false
@@ -422,7 +402,7 @@ func fetchesFile(o *candidate, up hub.Upstream, f *hub.File) bool {
 	case formatGemini: // it knows its own files, and videos
 		return host != "generativelanguage.googleapis.com" && host != "storage.googleapis.com" && host != "youtube.com" && host != "youtu.be"
 	case formatChat:
-		return o.provider.Kind == "ollama" || o.target.Is("openai") && !strings.HasPrefix(f.MediaType, "image/")
+		return o.Provider.Kind == "ollama" || o.Target.Is("openai") && !strings.HasPrefix(f.MediaType, "image/")
 	}
 	return false
 }

@@ -1,3 +1,3 @@
-// Package intake reads the bodies of requests within bounds: of their sizes, of the memory
-// that all of them have, of their time, and of each key's concurrency.
+// Package intake reads the bodies of requests. It bounds their sizes, the memory for all of
+// them, the time that each may take, and each key's concurrency.
 package intake

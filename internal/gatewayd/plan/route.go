@@ -1,4 +1,4 @@
-package gatewayd
+package plan
 
 import (
 	"cmp"
@@ -18,13 +18,13 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
-// offer is a model at a configured provider.
-type offer struct {
-	model    *gateway.Model
-	endpoint *gateway.Endpoint
-	provider *provider.Provider
-	target   *hub.Target
-	health   *endpoint.Health
+// Offer is a model at a configured provider.
+type Offer struct {
+	Model    *gateway.Model
+	Endpoint *gateway.Endpoint
+	Provider *provider.Provider
+	Target   *hub.Target
+	Health   *endpoint.Health
 	urls     *addresses
 }
 
@@ -37,22 +37,22 @@ type addresses struct {
 
 const maxAddresses = 16
 
-// url returns the address of a path below the provider's base.
-func (o *offer) url(path string) (*url.URL, error) {
+// URL returns the address of a path below the provider's base.
+func (o *Offer) URL(path string) (*url.URL, error) {
 	if u, ok := o.urls.byPath.Load(path); ok {
 		return u.(*url.URL), nil
 	}
-	u, err := url.Parse(o.provider.URL(path))
+	u, err := url.Parse(o.Provider.URL(path))
 	if err == nil && o.urls.n.Add(1) <= maxAddresses {
 		o.urls.byPath.Store(path, u)
 	}
 	return u, err
 }
 
-// model returns the model with a name, nil if there is none. "provider/name" stands for a
+// Model returns the model with a name, nil if there is none. "provider/name" stands for a
 // provider's model that the catalogue does not have, because self-hosted servers have
 // models of their own.
-func (v *view) model(name string) *gateway.Model {
+func (v *View) Model(name string) *gateway.Model {
 	if m := v.Catalog.Lookup(name); m != nil {
 		return m
 	}
@@ -71,12 +71,12 @@ func (v *view) model(name string) *gateway.Model {
 	return m
 }
 
-// offersOf returns the offers of a model, in the catalogue's order.
-func (e *Engine) offersOf(v *view, m *gateway.Model) []offer {
+// Offers returns the offers of a model, in the catalogue's order.
+func (v *View) Offers(m *gateway.Model) []Offer {
 	if all, ok := v.offers.Load(m); ok {
-		return all.([]offer)
+		return all.([]Offer)
 	}
-	var all []offer
+	var all []Offer
 	for i := range m.Endpoints {
 		ep := &m.Endpoints[i]
 		p := v.Providers.Get(ep.Provider)
@@ -88,9 +88,9 @@ func (e *Engine) offersOf(v *view, m *gateway.Model) []offer {
 		if most == 0 {
 			most = m.MaxOutput
 		}
-		all = append(all, offer{
-			model: m, endpoint: ep, provider: p, target: p.Target(ep.Model, most),
-			health: e.board.Of(p.Name, ep.Model), urls: new(addresses),
+		all = append(all, Offer{
+			Model: m, Endpoint: ep, Provider: p, Target: p.Target(ep.Model, most),
+			Health: v.board.Of(p.Name, ep.Model), urls: new(addresses),
 		})
 	}
 	if v.Catalog.Lookup(m.ID) == m { // other models exist for one request only
@@ -99,48 +99,48 @@ func (e *Engine) offersOf(v *view, m *gateway.Model) []offer {
 	return all
 }
 
-// candidate is an offer that a call may use, with the credentials to try.
-type candidate struct {
-	*offer
-	credentials []provider.Credential // a single nil if the provider needs none
+// Candidate is an offer that a call may use, with the credentials to try.
+type Candidate struct {
+	*Offer
+	Credentials []provider.Credential // a single nil if the provider needs none
 	own         bool                  // the first credential belongs to the caller's project
 }
 
-// wants are the conditions that select and order candidates.
-type wants struct {
-	caller  *ledger.Caller
-	o       *request.Options
-	now     time.Time
-	session string
-	input   int64 // estimated tokens
-	kind    string
+// Wants are the conditions that select and order candidates.
+type Wants struct {
+	Caller  *ledger.Caller
+	Options *request.Options
+	Now     time.Time
+	Session string
+	Input   int64 // estimated tokens
+	Kind    string
 }
 
-// candidates returns the candidates for a model, in order, and the reason for the order
+// Candidates returns the candidates for a model, in order, and the reason for the order
 // in words. If there are none, the error says why the last offers were excluded.
-func (e *Engine) candidates(v *view, m *gateway.Model, w *wants) ([]candidate, string, *hub.Error) {
-	all := e.offersOf(v, m)
+func (v *View) Candidates(m *gateway.Model, w *Wants) ([]Candidate, string, *hub.Error) {
+	all := v.Offers(m)
 	if len(all) == 0 {
 		return nil, "", &hub.Error{Kind: hub.ModelNotFound, Code: "no_provider", Param: "model", Model: m.ID,
 			Message: "no provider of " + m.ID + " is configured"}
 	}
-	list := make([]candidate, 0, len(all))
+	list := make([]Candidate, 0, len(all))
 	var why *hub.Error   // why the last offer was excluded
 	var keyless []string // providers without a credential
 	for i := range all {
 		o := &all[i]
-		own, fallback := v.own(w.caller, o.provider.Name)
+		own, fallback := v.OwnOf(w.Caller, o.Provider.Name)
 		if reason := w.against(o, own); reason != nil {
 			why = reason
 			continue
 		}
-		c := candidate{offer: o, own: len(own) > 0}
+		c := Candidate{Offer: o, own: len(own) > 0}
 		var err *hub.Error
-		if c.credentials, err = e.credentials(v, o, w, own, fallback); err != nil {
+		if c.Credentials, err = v.credentials(o, w, own, fallback); err != nil {
 			return nil, "", err
 		}
-		if len(c.credentials) == 0 {
-			keyless = append(keyless, o.provider.Name)
+		if len(c.Credentials) == 0 {
+			keyless = append(keyless, o.Provider.Name)
 			why = &hub.Error{Kind: hub.ModelNotFound, Code: "no_credential", Param: "model", Model: m.ID,
 				Message: m.ID + " is offered by " + strings.Join(keyless, " and ") + ", and the gateway has no key of theirs"}
 			continue
@@ -150,12 +150,12 @@ func (e *Engine) candidates(v *view, m *gateway.Model, w *wants) ([]candidate, s
 	if len(list) == 0 {
 		return nil, "", why
 	}
-	return list, e.arrange(list, w), nil
+	return list, v.arrange(list, w), nil
 }
 
-// own returns the own credentials of the caller's project for a provider, and whether the
+// OwnOf returns the own credentials of the caller's project for a provider, and whether the
 // operator's may be tried after them.
-func (v *view) own(c *ledger.Caller, providerName string) (list []provider.Credential, fallback bool) {
+func (v *View) OwnOf(c *ledger.Caller, providerName string) (list []provider.Credential, fallback bool) {
 	if v.Own == nil || c.ProjectID == "" {
 		return nil, true
 	}
@@ -164,36 +164,36 @@ func (v *view) own(c *ledger.Caller, providerName string) (list []provider.Crede
 
 // against returns why an offer is excluded, nil if it is not. own are the project's
 // credentials for the provider.
-func (w *wants) against(o *offer, own []provider.Credential) *hub.Error {
+func (w *Wants) against(o *Offer, own []provider.Credential) *hub.Error {
 	no := func(kind hub.ErrorKind, code, message string) *hub.Error {
-		return &hub.Error{Kind: kind, Code: code, Param: "model", Model: o.model.ID, Message: message}
+		return &hub.Error{Kind: kind, Code: code, Param: "model", Model: o.Model.ID, Message: message}
 	}
-	p, opt := o.provider, w.o
+	p, opt := o.Provider, w.Options
 	switch {
 	case opt.Only != nil && !slices.Contains(opt.Only, p.Name):
-		return no(hub.BadRequest, "no_provider", "none of the providers in only offers "+o.model.ID)
-	case w.caller.Key != nil && len(w.caller.Key.Providers) > 0 && !slices.Contains(w.caller.Key.Providers, p.Name):
-		return no(hub.Forbidden, "provider_not_allowed", "this key may not use a provider of "+o.model.ID)
-	case opt.ZeroData && !p.ZeroRetention && !o.endpoint.ZeroRetention && !slices.ContainsFunc(p.Credentials, keepsNothing) && !slices.ContainsFunc(own, keepsNothing) && len(opt.BYOK[p.Name]) == 0:
-		return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" has agreed to keep nothing (zeroDataRetention)")
-	case opt.NoTraining && !p.NoTraining && !o.endpoint.NoTraining:
-		return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" has agreed not to train on prompts (disallowPromptTraining)")
+		return no(hub.BadRequest, "no_provider", "none of the providers in only offers "+o.Model.ID)
+	case w.Caller.Key != nil && len(w.Caller.Key.Providers) > 0 && !slices.Contains(w.Caller.Key.Providers, p.Name):
+		return no(hub.Forbidden, "provider_not_allowed", "this key may not use a provider of "+o.Model.ID)
+	case opt.ZeroData && !p.ZeroRetention && !o.Endpoint.ZeroRetention && !slices.ContainsFunc(p.Credentials, keepsNothing) && !slices.ContainsFunc(own, keepsNothing) && len(opt.BYOK[p.Name]) == 0:
+		return no(hub.BadRequest, "no_provider", "no provider of "+o.Model.ID+" has agreed to keep nothing (zeroDataRetention)")
+	case opt.NoTraining && !p.NoTraining && !o.Endpoint.NoTraining:
+		return no(hub.BadRequest, "no_provider", "no provider of "+o.Model.ID+" has agreed not to train on prompts (disallowPromptTraining)")
 	case !allowsCountry(opt.Headquarters, p.Country):
-		return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" is where headquarters asks for")
+		return no(hub.BadRequest, "no_provider", "no provider of "+o.Model.ID+" is where headquarters asks for")
 	}
 	for _, h := range opt.Has {
 		if !hasAbility(o, h) {
-			return no(hub.BadRequest, "no_provider", "no provider of "+o.model.ID+" has "+h)
+			return no(hub.BadRequest, "no_provider", "no provider of "+o.Model.ID+" has "+h)
 		}
 	}
-	context := o.endpoint.Context
+	context := o.Endpoint.Context
 	if context == 0 {
-		context = o.model.Context
+		context = o.Model.Context
 	}
 	// The estimate is coarse: only inputs far beyond the context are excluded here, and
 	// the provider decides on the rest.
-	if context > 0 && w.input > 4*context {
-		return no(hub.BadRequest, "context_length_exceeded", "the prompt is far longer than the context of "+o.model.ID)
+	if context > 0 && w.Input > 4*context {
+		return no(hub.BadRequest, "context_length_exceeded", "the prompt is far longer than the context of "+o.Model.ID)
 	}
 	return nil
 }
@@ -214,23 +214,23 @@ func allowsCountry(codes []string, country string) bool {
 	return slices.ContainsFunc(codes, func(c string) bool { return strings.EqualFold(c, country) })
 }
 
-func hasAbility(o *offer, has string) bool {
+func hasAbility(o *Offer, has string) bool {
 	if q, ok := strings.CutPrefix(has, "!quantization:"); ok {
-		return !strings.EqualFold(o.endpoint.Quantization, q)
+		return !strings.EqualFold(o.Endpoint.Quantization, q)
 	}
 	if q, ok := strings.CutPrefix(has, "quantization:"); ok {
-		return strings.EqualFold(o.endpoint.Quantization, q)
+		return strings.EqualFold(o.Endpoint.Quantization, q)
 	}
-	return slices.Contains(o.model.Abilities, has)
+	return slices.Contains(o.Model.Abilities, has)
 }
 
 // credentials returns the credentials to try at an offer's provider: the request's, else
 // the project's, followed by the operator's if fallback is set. Credentials in cool-down
 // come last.
-func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credential, fallback bool) (list []provider.Credential, err *hub.Error) {
-	p := o.provider
-	brought := w.o.BYOK[p.Name]
-	if len(brought) == 0 && len(own) == 0 && len(p.Credentials) == 1 && !w.o.ZeroData { // as nearly always
+func (v *View) credentials(o *Offer, w *Wants, own []provider.Credential, fallback bool) (list []provider.Credential, err *hub.Error) {
+	p := o.Provider
+	brought := w.Options.BYOK[p.Name]
+	if len(brought) == 0 && len(own) == 0 && len(p.Credentials) == 1 && !w.Options.ZeroData { // as nearly always
 		return p.Credentials, nil
 	}
 	if len(brought) > 0 { // replace the project's
@@ -240,7 +240,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	}
 	var late []provider.Credential
 	add := func(c provider.Credential) {
-		if _, cool := e.board.Cooling(p.Name, c.ID(), w.now); cool {
+		if _, cool := v.board.Cooling(p.Name, c.ID(), w.Now); cool {
 			late = append(late, c)
 		} else {
 			list = append(list, c)
@@ -248,7 +248,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	}
 	for _, c := range own { // an account may have zero retention although the provider does not
 		switch {
-		case w.o.ZeroData && !keepsNothing(c):
+		case w.Options.ZeroData && !keepsNothing(c):
 		case len(brought) > 0: // the request decides
 			list = append(list, c)
 		default:
@@ -257,7 +257,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 	}
 	if fallback {
 		for _, c := range p.Credentials {
-			if !w.o.ZeroData || p.ZeroRetention || o.endpoint.ZeroRetention || keepsNothing(c) {
+			if !w.Options.ZeroData || p.ZeroRetention || o.Endpoint.ZeroRetention || keepsNothing(c) {
 				add(c)
 			}
 		}
@@ -270,7 +270,7 @@ func (e *Engine) credentials(v *view, o *offer, w *wants, own []provider.Credent
 }
 
 // brought returns the credentials that a request brings for a provider.
-func (v *view) brought(p *provider.Provider, all []json.RawMessage) (list []provider.Credential, err *hub.Error) {
+func (v *View) brought(p *provider.Provider, all []json.RawMessage) (list []provider.Credential, err *hub.Error) {
 	if v.Custom == nil {
 		return nil, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions.gateway.byok", Message: "this gateway takes no credentials in requests"}
 	}
@@ -299,30 +299,30 @@ type rank struct {
 }
 
 // arrange orders candidates and returns the reason in words.
-func (e *Engine) arrange(list []candidate, w *wants) string {
+func (v *View) arrange(list []Candidate, w *Wants) string {
 	if len(list) == 1 {
 		return "one provider"
 	}
-	sticky := e.sessions.Get(w.session)
-	ranks := make(map[*offer]rank, len(list))
+	sticky := v.sessions.Get(w.Session)
+	ranks := make(map[*Offer]rank, len(list))
 	for i, c := range list {
-		r := rank{at: i, order: len(w.o.Order), own: c.own, rested: !c.health.Ready(w.now) || e.allCooling(&list[i], w.now)}
-		if j := slices.Index(w.o.Order, c.provider.Name); j >= 0 {
+		r := rank{at: i, order: len(w.Options.Order), own: c.own, rested: !c.Health.Ready(w.Now) || v.allCooling(&list[i], w.Now)}
+		if j := slices.Index(w.Options.Order, c.Provider.Name); j >= 0 {
 			r.order = j
 		}
-		r.sticky = sticky == endpoint.Key{Provider: c.provider.Name, Model: c.endpoint.Model}
+		r.sticky = sticky == endpoint.Key{Provider: c.Provider.Name, Model: c.Endpoint.Model}
 		r.metric = w.metric(&list[i])
-		ranks[c.offer] = r
+		ranks[c.Offer] = r
 	}
-	slices.SortStableFunc(list, func(a, b candidate) int {
-		x, y := ranks[a.offer], ranks[b.offer]
+	slices.SortStableFunc(list, func(a, b Candidate) int {
+		x, y := ranks[a.Offer], ranks[b.Offer]
 		return cmp.Or(last(x.rested, y.rested), cmp.Compare(x.order, y.order), last(!x.own, !y.own), last(!x.sticky, !y.sticky), cmp.Compare(x.metric, y.metric), cmp.Compare(x.at, y.at))
 	})
 	switch {
-	case len(w.o.Order) > 0:
+	case len(w.Options.Order) > 0:
 		return "providers of order first, then the rest; those that fail lately last"
-	case w.o.Sort != "":
-		return "by " + w.o.Sort + "; those that fail lately last"
+	case w.Options.Sort != "":
+		return "by " + w.Options.Sort + "; those that fail lately last"
 	}
 	return "the session's provider first, then by success and time to the first token; those that fail lately last"
 }
@@ -337,12 +337,12 @@ func last(a, b bool) int {
 	return -1
 }
 
-func (e *Engine) allCooling(c *candidate, now time.Time) bool {
-	for _, cr := range c.credentials {
+func (v *View) allCooling(c *Candidate, now time.Time) bool {
+	for _, cr := range c.Credentials {
 		if cr == nil {
 			return false
 		}
-		if _, cool := e.board.Cooling(c.provider.Name, cr.ID(), now); !cool {
+		if _, cool := v.board.Cooling(c.Provider.Name, cr.ID(), now); !cool {
 			return false
 		}
 	}
@@ -353,14 +353,14 @@ func (e *Engine) allCooling(c *candidate, now time.Time) bool {
 // plus a million output tokens, milliseconds, tokens per second (negative: more is
 // better), or a combined score of success and latency, rounded so that the catalogue's
 // order decides among similar ones.
-func (w *wants) metric(c *candidate) float64 {
-	h := c.health.State(w.now)
-	switch w.o.Sort {
+func (w *Wants) metric(c *Candidate) float64 {
+	h := c.Health.State(w.Now)
+	switch w.Options.Sort {
 	case "cost":
-		if c.endpoint.Price == nil {
+		if c.Endpoint.Price == nil {
 			return 1e18 // unknown values come last
 		}
-		return c.endpoint.Price.Input.Dollars() + c.endpoint.Price.Output.Dollars()
+		return c.Endpoint.Price.Input.Dollars() + c.Endpoint.Price.Output.Dollars()
 	case "ttft":
 		if h.FirstToken == 0 {
 			return 1e18
@@ -379,9 +379,9 @@ func (w *wants) metric(c *candidate) float64 {
 	return score
 }
 
-// allows reports whether a pattern in a key's scope matches a model: "openai/gpt-5", or
+// Allows reports whether a pattern in a key's scope matches a model: "openai/gpt-5", or
 // "anthropic/*", or "*".
-func allows(patterns []string, model string) bool {
+func Allows(patterns []string, model string) bool {
 	if len(patterns) == 0 {
 		return true
 	}

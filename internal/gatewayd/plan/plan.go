@@ -1,4 +1,4 @@
-package gatewayd
+package plan
 
 import (
 	"context"
@@ -9,15 +9,15 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
-// plan says which models a call tries, in order.
-type plan struct {
-	models    []string
-	rewritten string // the requested model, if a rule asks for another one
+// Plan says which models a call tries, in order.
+type Plan struct {
+	Models    []string
+	Rewritten string // the requested model, if a rule asks for another one
 }
 
-// plan makes the plan of a request by rules, guards and the key's scope. Rules change the
+// Plan makes the plan of a request by rules, guards and the key's scope. Rules change the
 // request's options and its output limit, guards its payload.
-func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request.Request) (p plan, err *hub.Error) {
+func (v *View) Plan(ctx context.Context, caller *ledger.Caller, rq *request.Request) (p Plan, err *hub.Error) {
 	name := rq.Model
 	if v.Route != nil {
 		preset, err := v.Route(caller, name)
@@ -25,14 +25,14 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request.Requ
 			return p, hub.AsError(err)
 		}
 		if preset.Model != "" && preset.Model != name {
-			p.rewritten, name = name, preset.Model
+			p.Rewritten, name = name, preset.Model
 		}
 		applyPreset(&rq.Options, preset)
 	}
 	if len(rq.Options.Models) > 15 {
 		return p, request.WrongOption("models", "at most 15 models")
 	}
-	p.models = append(make([]string, 0, 16), name)
+	p.Models = append(make([]string, 0, 16), name)
 	for _, other := range rq.Options.Models { // rules and guards apply to all models
 		if v.Route != nil {
 			preset, err := v.Route(caller, other)
@@ -43,10 +43,10 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request.Requ
 				other = preset.Model
 			}
 		}
-		if rq.Payload, err = v.guard(ctx, caller, other, rq.Payload); err != nil {
+		if rq.Payload, err = v.Guard(ctx, caller, other, rq.Payload); err != nil {
 			return p, err
 		}
-		p.models = append(p.models, other)
+		p.Models = append(p.Models, other)
 	}
 	if key := caller.Key; key != nil {
 		if most := key.MaxOutputTokens; most > 0 {
@@ -58,7 +58,7 @@ func (v *view) plan(ctx context.Context, caller *ledger.Caller, rq *request.Requ
 			}
 		}
 	}
-	rq.Payload, err = v.guard(ctx, caller, name, rq.Payload)
+	rq.Payload, err = v.Guard(ctx, caller, name, rq.Payload)
 	return p, err
 }
 

@@ -1,46 +1,15 @@
 package gatewayd
 
 import (
-	"context"
 	"strings"
 	"time"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/charge"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/request"
 )
-
-// bill is the money side of a call: the reservation, and the cost once it is settled.
-type bill struct {
-	hold ledger.Hold // nil until the call is admitted, and after it is settled
-	need ledger.Need // reserved by hold
-	lost lost        // cost of lost attempts
-	cost charge      // once it is settled
-}
-
-// reserve asks the ledger to admit a call, or to raise its maximum cost. began says that
-// the call was admitted now.
-func (b *bill) reserve(ctx context.Context, l ledger.Ledger, caller *ledger.Caller, need ledger.Need) (began bool, bad *hub.Error) {
-	need.Spent = b.lost.total
-	if b.hold == nil {
-		hold, err := l.Admit(ctx, caller, need)
-		if err != nil {
-			return false, hub.AsError(err)
-		}
-		b.hold, b.need = hold, need
-		return true, nil
-	}
-	if need.Spent == b.need.Spent && need.Cost <= b.need.Cost && need.Tokens <= b.need.Tokens && need.Unpriced == b.need.Unpriced && need.BYOK == b.need.BYOK {
-		return false, nil
-	}
-	need.Cost, need.Tokens = max(need.Cost, b.need.Cost), max(need.Tokens, b.need.Tokens)
-	if err := b.hold.Raise(ctx, need); err != nil {
-		return false, hub.AsError(err)
-	}
-	b.need = need
-	return false, nil
-}
 
 // settle completes the call's record and hands it to the ledger; it does so once.
 func (c *call) settle() {
@@ -52,19 +21,22 @@ func (c *call) settle() {
 	case served == nil:
 	case c.failure != nil && c.failure.Kind == hub.Canceled:
 		served.reckon()
-	case served.usage == nil: // canceled before data arrived
-		served.estimate(false)
+	case served.Usage == nil: // canceled before data arrived
+		served.Estimate(&c.rq, false)
 	}
 	describe(r, &c.rq, c.caller)
 	r.Attempts, r.Latency = c.trail.attempts, millis(now.Sub(c.rq.Begun))
-	c.bill.cost = c.bill.total(c.v, &c.rq, served)
-	c.bill.describe(r, served)
+	c.bill.Cost = c.bill.Total(c.v, &c.rq, served.cost())
+	if served != nil {
+		served.describe(r)
+	}
+	c.bill.Describe(r, served != nil)
 	c.out.describe(r, c.failure)
 	c.out.keep(r)
 	c.e.capture(c.v.Capture, &c.rq, &c.out, r)
-	if c.bill.hold != nil {
-		c.bill.hold.Settle(r)
-		c.bill.hold = nil
+	if c.bill.Hold != nil {
+		c.bill.Hold.Settle(r)
+		c.bill.Hold = nil
 		c.e.metrics.Ended(endedOf(r, served, now.Sub(c.rq.Begun)))
 		return
 	}
@@ -88,26 +60,20 @@ func describe(r *gateway.Request, rq *request.Request, caller *ledger.Caller) {
 	r.Surface, r.Kind, r.Model, r.Streamed = rq.Route.Name, rq.Route.Kind, rq.Model, rq.Stream
 }
 
-// describe writes the cost of a call into its record, and who served the call; served is
-// nil if nobody did.
-func (b *bill) describe(r *gateway.Request, served *exchange) {
-	cost := &b.cost
-	r.Tokens, r.Searches = cost.tokens, cost.searches
-	if served != nil {
-		r.Served, r.Provider, r.BYOK = served.o.model.ID, served.o.provider.Name, served.record.BYOK
-		r.FinishReason = served.finishReason
-		if !served.first.IsZero() {
-			r.FirstToken = millis(served.first.Sub(r.CreatedAt))
-		}
+// describe writes into a call's record who has served the call.
+func (x *exchange) describe(r *gateway.Request) {
+	r.Served, r.Provider, r.BYOK, r.FinishReason = x.o.Model.ID, x.o.Provider.Name, x.BYOK, x.finishReason
+	if !x.first.IsZero() {
+		r.FirstToken = millis(x.first.Sub(r.CreatedAt))
 	}
-	if !cost.known {
-		return
+}
+
+// cost returns the part of an attempt on which the cost depends, nil if there is no attempt.
+func (x *exchange) cost() *charge.Result {
+	if x == nil {
+		return nil
 	}
-	r.Cost = &cost.total
-	if served != nil || b.lost.market != 0 {
-		r.MarketCost, r.InputCost, r.OutputCost, r.PriceVersion = &cost.market, &cost.in, &cost.out, cost.version
-		r.Unpriced = cost.unpriced
-	}
+	return &x.Result
 }
 
 // describe writes into a call's record how the call ended, as the client sees it; failure
