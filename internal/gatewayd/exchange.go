@@ -89,14 +89,14 @@ type result struct {
 
 // progress says how far an exchange has come.
 type progress struct {
-	bodyRead atomic.Bool // the transport has read the request body
-	serving  bool        // the client gets this answer, as far as known
-	ended    bool
-	partly   bool       // some of several requests were answered
-	cut      bool       // the answer was unusable, although the provider reported no error
-	alone    bool       // the client had left before the answer was there
-	withheld bool       // the answer is complete, and must not be sent to the client
-	failed   *hub.Error // error after the client was sent data
+	bodyRead       atomic.Bool // the transport has read the request body
+	serving        bool        // the client gets this answer, as far as known
+	ended          bool
+	partlyAnswered bool       // some of several requests were answered
+	unusable       bool       // the answer was unusable, although the provider reported no error
+	clientLeft     bool       // the client had left before the answer was there
+	withheld       bool       // the answer is complete, and must not be sent to the client
+	failed         *hub.Error // error after the client was sent data
 }
 
 // guarded applies the guards to a whole answer and returns the answer to send.
@@ -174,8 +174,8 @@ func blames(e *hub.Error) bool {
 // maxErrorBody is the maximum number of bytes read from an error answer.
 const maxErrorBody = 1 << 20
 
-// passedHeaders are passed from clients to providers of the same format.
-var passedHeaders = []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta"}
+// forwardedHeaders are forwarded from clients to providers of the same format.
+var forwardedHeaders = []string{"Anthropic-Version", "Anthropic-Beta", "Openai-Beta"}
 
 // send sends the request and returns the answer if its status and type are usable.
 func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.Response, *hub.Error) {
@@ -192,7 +192,7 @@ func (x *exchange) send(out *hub.Outgoing, up hub.Upstream, stream bool) (*http.
 	for name, values := range out.Head {
 		h[name] = values
 	}
-	for _, name := range passedHeaders {
+	for _, name := range forwardedHeaders {
 		if v := rq.HTTP.Header[name]; v != nil && rq.Route.Surface != nil && up.Name() == rq.Route.Surface.Name() {
 			h[name] = v
 		}
@@ -291,9 +291,9 @@ func (x *exchange) stream() {
 	}
 }
 
-// content records the arrival of the first content.
-func (x *exchange) content() {
-	x.late()
+// firstContent records the arrival of the first content.
+func (x *exchange) firstContent() {
+	x.noteClient()
 	if x.first.IsZero() {
 		x.first = time.Now()
 		x.extend()

@@ -159,7 +159,7 @@ func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) a
 				all.Warnings, all.Response, all.Options = warnings, r.Response, r.Options
 			}
 			all.Vectors, all.Usage = append(all.Vectors, r.Vectors...), plus(all.Usage, r.Usage)
-			x.partly, x.Usage = true, all.Usage // charged if the next request fails
+			x.partlyAnswered, x.Usage = true, all.Usage // charged if the next request fails
 		}
 		return done()
 	}
@@ -228,7 +228,7 @@ func (x *exchange) hubbed(ask askFunc) *hub.Error {
 	if err != nil {
 		return err
 	}
-	x.content()
+	x.firstContent()
 	x.sawMedia(m.usage, m.images, m.response)
 	body, bad := m.encode()
 	if bad != nil {

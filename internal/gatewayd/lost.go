@@ -52,13 +52,13 @@ func (x *exchange) requestBody(body []byte) io.ReadCloser {
 // worked reports whether the provider of a failed attempt has probably worked on it.
 func (x *exchange) worked(err *hub.Error) bool {
 	switch {
-	case x.partly:
+	case x.partlyAnswered:
 		return true
 	case x.record.Status == 0: // no answer: did the gateway cancel, or did the provider disconnect?
 		return x.bodyRead.Load() && context.Cause(x.ctx) != nil
 	case x.record.Status/100 != 2:
 		return false
-	case x.cut, err.Provider == "", context.Cause(x.ctx) != nil:
+	case x.unusable, err.Provider == "", context.Cause(x.ctx) != nil:
 		return true
 	}
 	return x.OutputBytes > 0 || x.Usage != nil && !x.Estimated
@@ -168,7 +168,7 @@ func (s *stray) end(e *Engine) {
 	}
 }
 
-// late records, when the answer is complete, whether its client has left.
-func (x *exchange) late() {
-	x.alone = (!x.cl.rq.Stream || x.v.Buffers(&x.cl.rq)) && x.cl.ctx.Err() != nil
+// noteClient records, when the answer is complete, whether its client has left.
+func (x *exchange) noteClient() {
+	x.clientLeft = (!x.cl.rq.Stream || x.v.Buffers(&x.cl.rq)) && x.cl.ctx.Err() != nil
 }

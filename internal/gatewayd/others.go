@@ -22,9 +22,9 @@ import (
 func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
 	all := []*route{
 		{serve: (*call).embeddings, Route: request.Route{Pattern: "POST /v1/embeddings", Name: "embeddings", Surface: chat, Kind: kindEmbedding, Home: "openai", MetadataPath: "providerMetadata"}},
-		{serve: (*call).passing, Route: request.Route{Pattern: "POST /v1/images/generations", Name: "images", Surface: chat, Kind: kindImage, Home: "openai", MetadataPath: "providerMetadata"}},
-		{serve: (*call).passing, Route: request.Route{Pattern: "POST /v1/rerank", Name: "rerank", Surface: chat, Kind: kindReranking, MetadataPath: "providerMetadata"}},
-		{serve: (*call).passing, Route: request.Route{Pattern: "POST /v1/audio/speech", Name: "speech", Surface: chat, Kind: kindSpeech, Home: "openai"}},
+		{serve: (*call).passThrough, Route: request.Route{Pattern: "POST /v1/images/generations", Name: "images", Surface: chat, Kind: kindImage, Home: "openai", MetadataPath: "providerMetadata"}},
+		{serve: (*call).passThrough, Route: request.Route{Pattern: "POST /v1/rerank", Name: "rerank", Surface: chat, Kind: kindReranking, MetadataPath: "providerMetadata"}},
+		{serve: (*call).passThrough, Route: request.Route{Pattern: "POST /v1/audio/speech", Name: "speech", Surface: chat, Kind: kindSpeech, Home: "openai"}},
 		{serve: (*call).form, Route: request.Route{Pattern: "POST /v1/audio/transcriptions", Name: "transcription", Surface: chat, Kind: kindTranscription, Home: "openai"}},
 		{serve: lookUp((*lookup).listModels), Route: request.Route{Pattern: "GET /v1/models", Name: "models", Surface: chat}},
 		{serve: lookUp((*lookup).showModel), Route: request.Route{Pattern: "GET /v1/models/{creator}/{model}", Name: "models", Surface: chat}},
@@ -64,9 +64,9 @@ func pathOf(p *provider.Provider, kind string) string {
 	return ""
 }
 
-// passing serves a call that is passed without translation; its body is JSON with a
+// passThrough serves a call that is passed without translation; its body is JSON with a
 // model.
-func (c *call) passing() *hub.Error {
+func (c *call) passThrough() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (x *exchange) relayAny(resp *http.Response) *hub.Error {
 		usage = nil
 	}
 	x.serving = true
-	x.content()
+	x.firstContent()
 	x.sawBody(body, usage)
 	if usage != nil || strings.HasPrefix(mediaType(contentType), "text/") {
 		if body, err = x.host.guarded(body); err != nil {

@@ -34,7 +34,7 @@ func (x *exchange) redacted(e *hub.Error) *hub.Error {
 
 // plainHeaders are in every request to a provider, and are no secrets. Signatures and
 // times of signed requests are no secrets either; redacting them does no harm.
-var plainHeaders = append([]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}, passedHeaders...)
+var plainHeaders = append([]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}, forwardedHeaders...)
 
 // secret reports whether a header that was sent is a credential: a header that neither
 // the format nor the client has set; a header from the provider's settings counts only if

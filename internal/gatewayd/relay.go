@@ -147,7 +147,7 @@ func (x *exchange) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 		x.OutputBytes = seen.OutputBytes
 		return x.cutShort("an answer that makes no sense")
 	}
-	x.content()
+	x.firstContent()
 	x.saw(&seen)
 	if m, ok := x.e.upstreams[rq.Route.Surface.Name()].(hub.WholeMender); ok {
 		body = m.MendWhole(x.target, body)
@@ -204,7 +204,7 @@ func (x *exchange) readAll(resp *http.Response) ([]byte, *hub.Error) {
 }
 
 func (x *exchange) cutShort(what string) *hub.Error {
-	x.cut = true
+	x.unusable = true
 	name := x.o.Provider.Name
 	return &hub.Error{Kind: hub.UpstreamFailed, Status: x.record.Status, Provider: name, Message: "the provider " + name + " gave " + what}
 }
@@ -235,7 +235,7 @@ func (x *exchange) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub
 		x.transcript.chunk((*buf)[:n])
 		if !begun && tap.Begun() {
 			begun = true
-			x.content()
+			x.firstContent()
 		} else if _, timed := rq.Options.Timeouts[x.o.Provider.Name]; begun || !timed {
 			x.extend()
 		}

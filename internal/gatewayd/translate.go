@@ -24,7 +24,7 @@ func (x *exchange) translateWhole(resp *http.Response, up hub.Upstream, warnings
 	}
 	result, bad := up.ReadResult(x.target, body)
 	if bad != nil {
-		x.cut = !gjson.ValidBytes(body)
+		x.unusable = !gjson.ValidBytes(body)
 		e := hub.AsError(bad)
 		e.Provider = x.o.Provider.Name
 		if e.Status == 0 {
@@ -48,7 +48,7 @@ func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.
 	if calls > maxCalls {
 		return x.cutShort("an answer with too many calls of tools")
 	}
-	x.content()
+	x.firstContent()
 	result.Warnings = append(append(append([]hub.Warning(nil), x.cl.doc.Call.Warnings...), warnings...), result.Warnings...)
 	x.OutputBytes = contentBytes(result)
 	x.transcript.result(result)
@@ -185,7 +185,7 @@ func (t *translation) add(events []hub.Event) error {
 			x.sawUsage(e.Usage, t.response, e.Finish, true)
 		case hub.Failure:
 			t.failed = e.Err
-			x.cut = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
+			x.unusable = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
 			if t.failed.Kind == hub.UpstreamFailed && x.ctx.Err() != nil { // it could not know
 				t.failed = broken(x.ctx, x.o.Provider.Name, t.failed)
 				if known, ok := t.failed, x.ctx.Err() != nil; ok && known.Kind == hub.UpstreamFailed {
@@ -209,7 +209,7 @@ func (t *translation) add(events []hub.Event) error {
 		}
 		if !t.begun && isContent(e.Kind) {
 			t.begun = true
-			x.content()
+			x.firstContent()
 		}
 		t.buf = t.w.Append(t.buf, e)
 	}

@@ -360,7 +360,7 @@ func (e *Engine) logUnlisted(ctx context.Context, o *plan.Offer) {
 // conclude ends an attempt and determines its cost.
 func (c *call) conclude(x *exchange, err *hub.Error) {
 	worked := err != nil && x.worked(err) // before its context ends
-	if err == nil && x.alone && x.failed == nil {
+	if err == nil && x.clientLeft && x.failed == nil {
 		x.failed = hub.Left()
 	}
 	if x.failed != nil {
