@@ -222,7 +222,7 @@ faults-workflow-js: deps conformance-workflow-deps inside
 # workflows: what they kill is other processes, each with little time.
 RACE_ALL = $(call tests_of,-v) | grep -vE '/(internal/workflowd/faults|conformance.*|examples.*)$$'
 # Those in which many goroutines share what there is; and tests that are long without that.
-RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gatewayd/upstream limit workflowd workflowd/queue sandboxd \
+RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gatewayd/admin gatewayd/upstream limit workflowd workflowd/queue sandboxd \
   $(addprefix sandboxd/,feed flowlog idle label route store usage fake guest/agent guest/agent/process network network/intercept network/sniff preview upload)))
 RACE_SKIP = ^TestEngine$$|^TestClient$$/^(Invalid|List|Orders|Tenancy|Quota|Drives|Snapshots|Sessions|SessionRefs|Kept)$$|^TestHandle_Run$$|^TestKept_hostile$$|Model|Crash|Kill|Leaks|Labels|SameOnReplay|Envelopes|LongLog|LargePayloads|LargePrompt|SlowReader
 

@@ -140,14 +140,14 @@ func TestArch_Linked(t *testing.T) {
 		{"gateway", []string{"std", ".", "internal/wire"}, "as for sandbox"},
 		{"workflow", []string{"std", ".", "internal/wire", "internal/history", "internal/workflowd/protocol"}, "as for sandbox; who opens a database in the program imports workflow/sqlite or workflow/postgres"},
 		{"agent", []string{"std", ".", "gateway", "workflow", "internal/wire", "internal/history", "internal/workflowd/protocol",
-			"internal/gatewayd/sse",            // reads streams of events, and knows nothing of the gateway
+			"internal/sse",                     // reads streams of events, and knows nothing of the gateway
 			"github.com/google/jsonschema-go"}, // schemas of Go types and values checked by them, which the standard library has not; it depends on nothing
 			"as for workflow, which it is built on"},
 		{"agent/chat", []string{"std", ".", "agent", "gateway", "workflow", "internal/wire", "internal/history", "internal/workflowd/protocol",
-			"internal/gatewayd/sse", "github.com/google/jsonschema-go"}, // by way of agent
+			"internal/sse", "github.com/google/jsonschema-go"}, // by way of agent
 			"as for agent: it is a handler among others of a program"},
 		{"agent/sandboxtool", []string{"std", ".", "agent", "gateway", "sandbox", "workflow", "internal/wire", "internal/history", "internal/workflowd/protocol",
-			"internal/gatewayd/sse", "github.com/google/jsonschema-go"}, // by way of agent
+			"internal/sse", "github.com/google/jsonschema-go"}, // by way of agent
 			"as for agent: it works in sandboxes by their client"},
 		{"internal/history", []string{"std", "."}, "the SDK packages link it"},
 		{"internal/workflowd/protocol", []string{"std", ".", "internal/wire", "internal/history"}, "package workflow links it"},
@@ -230,9 +230,8 @@ func TestArch_RuntimesKnowNoEngine(t *testing.T) {
 
 // manyFiles are the packages with more files than a reader can keep in mind.
 var manyFiles = map[string]string{
-	"cmd/cay":           "a file for each noun of the command line",
-	"internal/gatewayd": "its rooms are the next to be made",
-	"workflow":          "the SDK is one package to its users",
+	"cmd/cay":  "a file for each noun of the command line",
+	"workflow": "the SDK is one package to its users",
 }
 
 func TestArch_Size(t *testing.T) {
@@ -352,7 +351,7 @@ func orNobody(by []string, tests bool) string {
 
 // The packages that slices are built on know no slice.
 func TestArch_KitsKnowNoSlice(t *testing.T) {
-	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/host", "internal/strictyaml", "internal/wire", "internal/config", "internal/ui"} {
+	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/host", "internal/strictyaml", "internal/wire", "internal/sse", "internal/config", "internal/ui"} {
 		for _, dep := range find(t, kit).Deps {
 			if withinAny(relative(dep), engines) || within(relative(dep), "internal/daemon") {
 				t.Errorf("%s depends on %s: all slices are built on it", kit, relative(dep))

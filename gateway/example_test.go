@@ -18,7 +18,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/db"
-	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
 
@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-type admin struct{}
+type everybody struct{}
 
-func (admin) Authenticate(context.Context, string) (api.Principal, error) {
+func (everybody) Authenticate(context.Context, string) (api.Principal, error) {
 	return api.Principal{TokenID: "tok_admin", TeamID: account.DefaultTeam, Admin: true}, nil
 }
 
@@ -47,11 +47,11 @@ func run(m *testing.M) int {
 	d, err := db.Open(context.Background(), filepath.Join(dir, "gateway.db"), db.Options{})
 	must(err)
 	defer func() { must(d.Close()) }()
-	book, err := ledger.Open(context.Background(), d, ledger.Options{Accounts: admin{}})
+	book, err := ledger.Open(context.Background(), d, ledger.Options{Accounts: everybody{}})
 	must(err)
 	defer func() { must(book.Close()) }()
-	mux := api.NewMux(admin{})
-	gatewayd.Routes(mux, &gatewayd.Manager{Book: book})
+	mux := api.NewMux(everybody{})
+	admin.Routes(mux, &admin.Manager{Book: book})
 	srv := httptest.NewUnstartedServer(nil)
 	srv.Config = api.NewServer(mux, nil, slog.New(slog.DiscardHandler))
 	srv.Start()

@@ -21,7 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelworkflow"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/db"
-	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
 	"github.com/cayhq/cay/internal/history"
@@ -153,7 +153,7 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	if err != nil {
 		return nil, err
 	}
-	gatewayd.Routes(mux, &gatewayd.Manager{Book: book, Providers: live, Projects: accounts})
+	admin.Routes(mux, &admin.Manager{Book: book, Providers: live, Projects: accounts})
 	workflowRoutes := workflowd.NewRoutes(mux, workflows, accounts)
 	vercelworkflow.Routes(mux, vercelworkflow.Config{
 		Runs:  func(project string) vercelworkflow.Runs { return workflows.External(project, history.JavaScript) },

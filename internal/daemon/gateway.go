@@ -20,6 +20,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/names"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
@@ -130,8 +131,8 @@ func (g *gatewayParts) changed(s *settings.Snapshot) {
 }
 
 // manager returns the service that manages the gateway.
-func (d *Daemon) manager() *gatewayd.Manager {
-	return &gatewayd.Manager{Book: d.gateway.book, Bodies: d.gateway.bodies, Models: d.gateway.engine, Checker: d.gateway.live, Providers: d.gateway.live, Projects: d.accounts}
+func (d *Daemon) manager() *admin.Manager {
+	return &admin.Manager{Book: d.gateway.book, Bodies: d.gateway.bodies, Models: d.gateway.engine, Checker: d.gateway.live, Providers: d.gateway.live, Projects: d.accounts}
 }
 
 // serve follows changes of the settings, and begins to serve the gateway's own

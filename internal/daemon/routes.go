@@ -12,7 +12,7 @@ import (
 	"github.com/cayhq/cay/internal/compat/cloudflare"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox"
 	"github.com/cayhq/cay/internal/compat/vercelworkflow"
-	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd/route"
 	"github.com/cayhq/cay/internal/ui"
@@ -34,7 +34,7 @@ func (d *Daemon) routes() *api.Mux {
 		vercelworkflow.Routes(mux, d.vercelWorkflows())
 	}
 	if d.gateway != nil {
-		gatewayd.Routes(mux, d.manager())
+		admin.Routes(mux, d.manager())
 		mux.Elsewhere = d.atGateway
 		mux.HandlePublic("GET /v1/gateway", d.handleGateway)
 	}

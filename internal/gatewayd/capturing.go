@@ -6,22 +6,24 @@ import (
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
+	"github.com/cayhq/cay/internal/gatewayd/request"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
-// tee captures the answer, if capturing is on. The caller and the model are known only
-// later.
-func (c *call) tee() {
-	rules := c.v.Capture
-	if rules != nil && rules.Answers && c.e.cfg.Captured != nil && c.rt.kind != "" {
-		c.out.tee = c.e.cfg.Captured.Tee(rules)
+// tee returns a Tee that captures the answer of a call, nil if answers are not captured.
+// The caller and the model are known only later.
+func (e *Engine) tee(rules *capture.Rules, rt *request.Route) *capture.Tee {
+	if rules == nil || !rules.Answers || e.cfg.Captured == nil || rt.Kind == "" {
+		return nil
 	}
+	return e.cfg.Captured.Tee(rules)
 }
 
-// capture hands the call's bodies to the Store if the rules select the call, and notes
-// that in the call's record.
-func (c *call) capture(r *gateway.Request) {
-	rules, bodies := c.v.Capture, c.e.cfg.Captured
-	tee := c.out.collected()
+// capture hands a call's bodies to the Store if the rules select the call, and notes
+// that in the call's record r.
+func (e *Engine) capture(rules *capture.Rules, rq *request.Request, out *answer, r *gateway.Request) {
+	bodies := e.cfg.Captured
+	tee := out.collected()
 	if rules == nil || bodies == nil || !rules.Requests && !rules.Answers {
 		return
 	}
@@ -31,12 +33,12 @@ func (c *call) capture(r *gateway.Request) {
 		}
 		return
 	}
-	var request *capture.Body
+	var asked *capture.Body
 	if rules.Requests {
-		request = c.sentBody()
+		asked = captured(rq)
 	}
 	r.Capture = gateway.CaptureDropped
-	if bodies.Offer(r, rules, request, tee, c.out.w.Header().Get("Content-Type")) {
+	if bodies.Offer(r, rules, asked, tee, out.w.Header().Get("Content-Type")) {
 		r.Capture = gateway.CaptureKept
 	}
 }
@@ -45,22 +47,22 @@ func (c *call) capture(r *gateway.Request) {
 // parsed.
 var perhapsSecret = regexp.MustCompile(`(?i)byok|key|secret|token|credential|\\`)
 
-// sentBody returns the client's body as changed by guards, with credentials removed.
-func (c *call) sentBody() *capture.Body {
-	b := &capture.Body{ContentType: c.r.Header.Get("Content-Type"), Bytes: c.body, Size: c.record.BytesIn}
+// captured returns the client's body as changed by guards, with credentials removed.
+func captured(rq *request.Request) *capture.Body {
+	b := &capture.Body{ContentType: rq.HTTP.Header.Get("Content-Type"), Bytes: rq.Raw, Size: rq.Size}
 	switch {
-	case c.obj == nil || c.obj.body == nil: // the body could not be parsed, or is a form
-		b.Size = max(b.Size, int64(len(c.body)))
-		if c.obj != nil {
+	case rq.Object == nil || rq.Object.Body == nil: // the body could not be parsed, or is a form
+		b.Size = max(b.Size, int64(len(rq.Raw)))
+		if rq.Object != nil {
 			b.ContentType = "application/octet-stream"
-		} else if bytes.Contains(c.body, []byte("providerOptions")) || bytes.ContainsRune(c.body, '\\') {
+		} else if bytes.Contains(rq.Raw, []byte("providerOptions")) || bytes.ContainsRune(rq.Raw, '\\') {
 			b.Omitted = "it makes no sense, and may have credentials in it"
 		} else {
 			b.ContentType = "text/plain"
 		}
 		return b
-	case perhapsSecret.Match(c.obj.get("providerOptions")):
-		b.Bytes = c.obj.edit(change{"providerOptions", nil})
+	case perhapsSecret.Match(rq.Object.Get("providerOptions")):
+		b.Bytes = rq.Object.Edit(scan.Delete("providerOptions"))
 	}
 	b.ContentType = "application/json" // whatever type the client sent
 	return b

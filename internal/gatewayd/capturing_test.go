@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/gatewayd"
+	"github.com/cayhq/cay/internal/gatewayd/admin"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
 	"github.com/cayhq/cay/internal/gatewayd/guard"
@@ -153,7 +154,7 @@ func TestCapture_OneTruth(t *testing.T) {
 	w.model("lab/m", gatewaytest.Chat)
 	key, err := book.CreateKey(t.Context(), account.DefaultTeam, gateway.CreateKeyParams{ProjectID: account.DefaultProject})
 	checktest.OK(t, err)
-	m := &gatewayd.Manager{Book: book, Bodies: store, Models: holding{}, Checker: holding{}, Projects: holding{}}
+	m := &admin.Manager{Book: book, Bodies: store}
 	ctx := api.WithPrincipal(t.Context(), api.Principal{TeamID: account.DefaultTeam})
 	ask := func() string {
 		r := w.request(t.Context(), dialects[0], "lab/m", false)

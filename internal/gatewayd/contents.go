@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/guard"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
@@ -20,33 +21,19 @@ const (
 	// maxContent is the maximum number of text bytes per span attribute; for all the
 	// spans that can wait for export, this is 64 MiB.
 	maxContent = 16 << 10
-	// maxSaid is the maximum number of bytes of a passed stream that are collected.
-	maxSaid = 256 << 10
+	// maxTranscript is the maximum number of bytes of a passed stream that are collected.
+	maxTranscript = 256 << 10
 )
 
-// telling reports whether the call's span contains texts.
-func (c *call) telling() bool {
-	rules := c.v.Capture
-	return c.span != nil && rules != nil && rules.Spans && c.rt.kind == kindLanguage && c.rt.surface != nil
-}
-
-// said collects the content of an answer for the span.
-type said struct {
+// transcript collects the content of an answer for the span.
+type transcript struct {
 	hub.Collector
 	raw []byte // a passed stream
 	cut bool   // raw was truncated
 }
 
-// hear starts collecting for a new attempt, if the span contains texts.
-func (c *call) hear() {
-	c.said = nil
-	if c.telling() {
-		c.said = new(said)
-	}
-}
-
 // result adds a whole answer.
-func (s *said) result(r *hub.Result) {
+func (s *transcript) result(r *hub.Result) {
 	if s == nil {
 		return
 	}
@@ -56,16 +43,16 @@ func (s *said) result(r *hub.Result) {
 	}
 }
 
-// passing adds a part of a passed stream.
-func (s *said) passing(b []byte) {
+// chunk adds a part of a passed stream.
+func (s *transcript) chunk(b []byte) {
 	if s != nil {
-		n := min(len(b), maxSaid-len(s.raw))
+		n := min(len(b), maxTranscript-len(s.raw))
 		s.raw, s.cut = append(s.raw, b[:n]...), s.cut || n < len(b)
 	}
 }
 
-// passed decodes the collected bytes of a passed stream.
-func (s *said) passed(up hub.Upstream, t *hub.Target) {
+// decode decodes the collected bytes of a passed stream.
+func (s *transcript) decode(up hub.Upstream, t *hub.Target) {
 	if s == nil || len(s.raw) == 0 {
 		return
 	}
@@ -81,24 +68,23 @@ func (s *said) passed(up hub.Upstream, t *hub.Target) {
 	}
 }
 
-// contents returns the span's attributes.
-func (c *call) contents() []attribute.KeyValue {
-	rules := c.v.Capture
-	if !c.telling() || !rules.Wants(c.record.KeyID, c.record.Model, c.record.Served) {
+// contents returns the span's attributes with the texts of a call.
+func (s *callSpan) contents(cl *client, r *gateway.Request, last *exchange) []attribute.KeyValue {
+	if s.texts == nil || !s.texts.Wants(r.KeyID, r.Model, r.Served) {
 		return nil
 	}
-	w := contents{redact: rules.Redact}
-	if c.parsed == nil {
-		if parsed, err := c.rt.surface.ReadCall(c.r.Header, c.body); err == nil {
-			c.parsed = parsed
+	w := contents{redact: s.texts.Redact}
+	if cl.doc.Call == nil {
+		if parsed, err := cl.rq.Route.Surface.ReadCall(cl.rq.HTTP.Header, cl.rq.Raw); err == nil {
+			cl.doc.Call = parsed
 		}
 	}
-	if c.parsed != nil {
+	if cl.doc.Call != nil {
 		var system []any
 		var input []any
 		w.left = maxContent
-		for i := len(c.parsed.Prompt) - 1; i >= 0; i-- { // the last turns are the most relevant
-			m := &c.parsed.Prompt[i]
+		for i := len(cl.doc.Call.Prompt) - 1; i >= 0; i-- { // the last turns are the most relevant
+			m := &cl.doc.Call.Prompt[i]
 			if parts := w.parts(m.Parts); m.Role == hub.System {
 				system = append(parts, system...)
 			} else if len(parts) > 0 {
@@ -108,9 +94,9 @@ func (c *call) contents() []attribute.KeyValue {
 		w.add("gen_ai.system_instructions", system)
 		w.add("gen_ai.input.messages", input)
 	}
-	if c.said != nil {
-		w.left, w.cut = maxContent, w.cut || c.said.cut
-		if r, _ := c.said.Result(); r != nil && len(r.Content) > 0 {
+	if last != nil && last.transcript != nil {
+		w.left, w.cut = maxContent, w.cut || last.transcript.cut
+		if r, _ := last.transcript.Result(); r != nil && len(r.Content) > 0 {
 			w.add("gen_ai.output.messages", []any{map[string]any{"role": "assistant", "parts": w.parts(r.Content), "finish_reason": string(r.Finish.Reason)}})
 		}
 	}

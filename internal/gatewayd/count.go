@@ -4,9 +4,11 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/cayhq/cay/internal/gatewayd/gemini"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
 )
 
@@ -20,45 +22,74 @@ func (c *call) countTokens() *hub.Error {
 	if err := c.admitted(ledger.Need{}); err != nil {
 		return err
 	}
-	if err := c.try(c.countBy); err != nil && (len(c.record.Attempts) == 0 || err.Kind == hub.BadRequest) {
+	if err := c.try(c.countBy); err != nil && (len(c.trail.attempts) == 0 || err.Kind == hub.BadRequest) {
 		return err
 	} else if err == nil {
 		return nil
 	}
-	return c.countHere() // no provider could count: an estimate is better than nothing
+	return c.estimateTokens() // no provider could count: an estimate is better than nothing
 }
 
 // countBy asks a provider to count, or estimates if the provider cannot count.
-func (c *call) countBy(o *candidate, cred provider.Credential, _ bool) *hub.Error {
+func (c *call) countBy(o *plan.Candidate, cred provider.Credential) *hub.Error {
 	up := c.e.upstreams[formatMessages]
-	target := o.targetFor(cred)
+	target := o.TargetFor(cred)
 	switch {
-	case slices.Contains(o.provider.Formats, formatGemini) && c.e.upstreams[formatGemini] != nil:
+	case slices.Contains(o.Provider.Formats, formatGemini) && c.e.upstreams[formatGemini] != nil:
 		return c.countByGemini(o, cred, target)
-	case !slices.Contains(o.provider.Formats, formatMessages), up == nil, target.Is(messages.QuirkBedrock):
-		return c.countHere()
+	case !slices.Contains(o.Provider.Formats, formatMessages), up == nil, target.Is(messages.QuirkBedrock):
+		return c.estimateTokens()
 	}
-	out, _ := c.passed(target)
-	a := c.begin(o, cred)
-	resp, err := a.send(out, up, false)
+	out, _ := outgoing(&c.rq, target, c.caller.Key)
+	x := c.begin(o, cred, nil, false)
+	resp, err := x.send(out, up, false)
 	if err == nil {
 		var body []byte
-		if body, err = a.readAll(resp); err == nil {
-			c.record.Served, c.record.Provider = o.model.ID, o.provider.Name
+		if body, err = x.readAll(resp); err == nil {
+			c.record.Served, c.record.Provider = o.Model.ID, o.Provider.Name
 			c.out.whole(http.StatusOK, "application/json", body)
 		}
 		_ = resp.Body.Close()
 	}
-	a.end(err)
+	c.ended(x, err)
 	return err
 }
 
-// countHere answers with an estimate.
-func (c *call) countHere() *hub.Error {
-	if err := c.decode(); err != nil {
+// estimateTokens answers with an estimate.
+func (cl *client) estimateTokens() *hub.Error {
+	if err := cl.decode(); err != nil {
 		return err
 	}
 	counter := messages.New()
-	c.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(c.parsed)))
+	cl.out.whole(http.StatusOK, "application/json", counter.WriteCounted(messages.EstimateTokens(cl.doc.Call)))
 	return nil
+}
+
+// countByGemini counts with a Gemini provider for an Anthropic client.
+func (c *call) countByGemini(o *plan.Candidate, cred provider.Credential, target *hub.Target) *hub.Error {
+	f, up := gemini.New(), c.e.upstreams[formatGemini]
+	if err := c.decode(); err != nil {
+		return err
+	}
+	asked, err := c.doc.WithFiles(c.ctx, c.e.fetcher, fetches(o, up))
+	if err != nil {
+		return err
+	}
+	out, _, bad := f.WriteCount(asked, target)
+	if bad != nil {
+		return hub.AsError(bad)
+	}
+	x := c.begin(o, cred, nil, false)
+	body, err := x.ask(out, up)
+	if err == nil {
+		var n int64
+		if n, bad = f.ReadCount(target, body); bad != nil {
+			err = x.from(bad)
+		} else {
+			c.record.Served, c.record.Provider = o.Model.ID, o.Provider.Name
+			c.out.whole(http.StatusOK, "application/json", messages.New().WriteCounted(n))
+		}
+	}
+	c.ended(x, err)
+	return err
 }

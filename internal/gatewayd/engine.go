@@ -13,53 +13,23 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/capture"
-	"github.com/cayhq/cay/internal/gatewayd/catalog"
-	"github.com/cayhq/cay/internal/gatewayd/guard"
+	"github.com/cayhq/cay/internal/gatewayd/endpoint"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/intake"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
-	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 )
 
 // Settings is the engine's configuration. Settings are immutable; a new configuration is
 // a new Settings.
-type Settings struct {
-	Providers *provider.Set
-	Catalog   *catalog.Catalog
-	// Route resolves a requested model name. Nil leaves names unresolved.
-	Route func(c *ledger.Caller, model string) (Preset, error)
-	// Custom returns the credential that a request brings for a provider. Nil means that
-	// requests may not bring credentials. Errors: *hub.Error of the kind BadRequest.
-	Custom func(p *provider.Provider, raw []byte) (provider.Credential, error)
-	// Own returns a project's own credentials for a provider, in the order to try them,
-	// and whether the operator's may be tried after them: true if there are none. Nil
-	// means that projects have no credentials.
-	Own func(project, provider string) (list []provider.Credential, fallback bool)
-	// Guards check requests before they are sent to a provider, and optionally answers.
-	// Nil means no guards.
-	Guards *guard.Guards
-	// Cache stores answers for keys that enable it. Nil means no cache.
-	Cache *cache.Cache
-	// Capture selects the calls whose bodies are stored in Config.Captured. Nil means no
-	// calls.
-	Capture *capture.Rules
-}
+type Settings = plan.Settings
 
 // Preset is the result of resolving a model name with the operator's rules and virtual
-// models. Options in the request take precedence, except where the preset restricts them.
-type Preset struct {
-	Model       string   // to ask for instead; empty: the same
-	Models      []string // to try after it
-	Order, Only []string
-	Sort        string
-	ZeroData    bool
-	NoTraining  bool
-	Has         []string
-	AutoCache   bool
-	ServiceTier string
-}
+// models.
+type Preset = plan.Preset
 
 // Config configures an Engine.
 type Config struct {
@@ -113,12 +83,12 @@ type Engine struct {
 	transport http.RoundTripper
 	fetcher   *http.Client
 	close     func()
-	room      *room
-	board     board
-	sessions  sessions
+	intake    *intake.Intake
+	board     endpoint.Board
+	sessions  endpoint.Sessions
 	origin    http.CrossOriginProtection
 
-	view atomic.Pointer[view]
+	view atomic.Pointer[plan.View]
 
 	strays   atomic.Int64    // calls that continue without their clients
 	stopping context.Context // ends when running calls must be canceled
@@ -134,20 +104,21 @@ var errStopping = errors.New("the gateway is stopping")
 func New(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, transport: cfg.Transport, close: func() {},
-		surfaces: make(map[string]hub.Surface), upstreams: make(map[string]hub.Upstream), sessions: newSessions(),
+		surfaces: make(map[string]hub.Surface), upstreams: make(map[string]hub.Upstream), sessions: endpoint.NewSessions(),
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	e.fetcher = newFetcher(cfg.Fetch)
+	e.fetcher = request.NewFetcher(cfg.Fetch)
 	e.log = e.log.With("component", "gatewayd")
 	if e.metrics == nil {
 		e.metrics = noMetrics{}
 	}
 	e.cfg.MaxBody = orDefault(cfg.MaxBody, 32<<20)
 	e.cfg.Bodies = max(orDefault(cfg.Bodies, 512<<20), 2*(e.cfg.MaxBody+1))
-	e.room = newRoom(e.cfg.Bodies, orDefault(cfg.RoomTime, 5*time.Second))
-	e.cfg.BodyTime = orDefault(cfg.BodyTime, 30*time.Second)
+	e.intake = intake.New(intake.Config{
+		Ledger: cfg.Ledger, MaxBody: e.cfg.MaxBody, Bodies: e.cfg.Bodies, RoomTime: orDefault(cfg.RoomTime, 5*time.Second), BodyTime: orDefault(cfg.BodyTime, 30*time.Second),
+	})
 	e.cfg.Stall = orDefault(cfg.Stall, 60*time.Second)
 	e.cfg.KeepAlive = orDefault(cfg.KeepAlive, 10*time.Second)
 	e.cfg.Total = orDefault(cfg.Total, time.Hour)
@@ -214,18 +185,12 @@ func (e *Engine) enter() bool {
 	return true
 }
 
-// view is the data that an engine derives from its Settings.
-type view struct {
-	*Settings
-	offers sync.Map // *gateway.Model to []offer
-}
-
 // now returns the view of the current settings.
-func (e *Engine) now() *view {
+func (e *Engine) now() *plan.View {
 	s := e.cfg.Settings()
 	v := e.view.Load()
 	if v == nil || v.Settings != s {
-		v = &view{Settings: s}
+		v = plan.NewView(s, &e.board, e.sessions)
 		e.view.Store(v)
 	}
 	return v

@@ -21,21 +21,7 @@ var (
 	errFirstByte = errors.New("the provider did not begin to answer in time")
 	errIdle      = errors.New("the provider stopped in the middle of its answer")
 	errTotal     = errors.New("the call took longer than any may")
-	errClient    = errors.New("the client left")
 )
-
-// asError converts err to a hub.Error.
-func asError(err error) *hub.Error {
-	if e, ok := errors.AsType[*hub.Error](err); ok {
-		return e
-	}
-	return &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: err}
-}
-
-// canceled returns the error of a call whose client left.
-func canceled() *hub.Error {
-	return &hub.Error{Kind: hub.Canceled, Message: "the client left", Cause: errClient}
-}
 
 // broken returns the error for a provider that could not be called, or whose answer could
 // not be read. The message contains no address, because addresses are the operator's
@@ -55,7 +41,7 @@ func broken(ctx context.Context, providerName string, err error) *hub.Error {
 	case cause == errStopping:
 		e.Kind, e.Message = hub.Overloaded, "the gateway is stopping"
 	case cause != nil:
-		return canceled()
+		return hub.Left()
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Message = "the provider " + providerName + " cannot be reached: connection refused"
 	case errors.As(err, &dns):

@@ -11,7 +11,10 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/gemini"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
+	"github.com/cayhq/cay/internal/gatewayd/request"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // Embeddings, images and rankings also go through the hub if the provider does not speak
@@ -26,27 +29,13 @@ func embedBatch(p *provider.Provider) int { return orDefault(p.EmbedBatch, maxVa
 
 // hasMoreTexts reports whether there are more than n texts to embed, which takes several
 // calls. Lists of tokens are passed unchanged.
-func (c *call) hasMoreTexts(n int) bool {
-	input := c.obj.get("input")
+func hasMoreTexts(p *request.Payload, n int) bool {
+	input := p.Object.Get("input")
 	if len(input) < 3*n { // [ and, for each, two quotes and a comma
 		return false
 	}
 	all := gjson.ParseBytes(input)
 	return all.IsArray() && all.Get("0").Type == gjson.String && all.Get("#").Int() > int64(n)
-}
-
-// prepared runs the steps that all calls begin with.
-func (c *call) prepared() *hub.Error {
-	if err := c.authenticate(); err != nil {
-		return err
-	}
-	if err := c.readBody(); err != nil {
-		return err
-	}
-	if err := c.understand(); err != nil {
-		return err
-	}
-	return c.decide()
 }
 
 // made is the result of an answer of any kind.
@@ -59,21 +48,21 @@ type made struct {
 }
 
 // askFunc calls a provider in one or several requests, and combines the answers.
-type askFunc func(a *attempt, t *hub.Target) (*made, *hub.Error)
+type askFunc func(x *exchange, t *hub.Target) (*made, *hub.Error)
 
 // sdk serves an AI SDK call: it decodes the request and calls the providers in order.
 func sdk[Q any](c *call, read func(http.Header, []byte) (*Q, error), ask func(*Q) askFunc) *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
 	}
-	asked, err := read(c.r.Header, c.body)
+	asked, err := read(c.rq.HTTP.Header, c.rq.Raw)
 	if err != nil {
-		return asError(err)
+		return hub.AsError(err)
 	}
-	if c.again() {
+	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.through(o, cred, ask(asked)) })
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error { return c.through(o, cred, ask(asked)) })
 }
 
 // embedSDK serves AI SDK embeddings.
@@ -88,8 +77,8 @@ func (c *call) embedSDK() *hub.Error {
 func (c *call) imageSDK() *hub.Error {
 	f := aisdk.New()
 	return sdk(c, f.ReadImage, func(asked *hub.ImageCall) askFunc {
-		return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
-			r, warnings, err := one(a, t, chatcompletions.WriteImageCall, asked, chatcompletions.ReadImageResult)
+		return func(x *exchange, t *hub.Target) (*made, *hub.Error) {
+			r, warnings, err := one(x, t, chatcompletions.WriteImageCall, asked, chatcompletions.ReadImageResult)
 			if err != nil {
 				return nil, err
 			}
@@ -103,8 +92,8 @@ func (c *call) imageSDK() *hub.Error {
 func (c *call) rerankSDK() *hub.Error {
 	f := aisdk.New()
 	return sdk(c, f.ReadRerank, func(asked *hub.RerankCall) askFunc {
-		return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
-			r, warnings, err := one(a, t, chatcompletions.WriteRerankCall, asked, func(t *hub.Target, body []byte) (*hub.RerankResult, error) {
+		return func(x *exchange, t *hub.Target) (*made, *hub.Error) {
+			r, warnings, err := one(x, t, chatcompletions.WriteRerankCall, asked, func(t *hub.Target, body []byte) (*hub.RerankResult, error) {
 				return chatcompletions.ReadRerankResult(t, body, len(asked.Documents))
 			})
 			if err != nil {
@@ -122,16 +111,16 @@ func (c *call) embeddings() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
 	}
-	if c.again() {
+	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error {
-		if o.provider.Embeddings != "" && !slices.Contains(o.provider.Formats, formatScripted) && !c.hasMoreTexts(embedBatch(o.provider)) {
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error {
+		if o.Provider.Embeddings != "" && !slices.Contains(o.Provider.Formats, formatScripted) && !hasMoreTexts(&c.rq.Payload, embedBatch(o.Provider)) {
 			return c.passOn(o, cred)
 		}
-		asked, err := chatcompletions.ReadEmbedCall(c.body)
+		asked, err := chatcompletions.ReadEmbedCall(c.rq.Raw)
 		if err != nil {
-			return asError(err)
+			return hub.AsError(err)
 		}
 		return c.through(o, cred, embed(asked, func(r *hub.EmbedResult) ([]byte, error) {
 			return chatcompletions.WriteEmbedResult(c.hubAnswer(), asked, r), nil
@@ -141,28 +130,28 @@ func (c *call) embeddings() *hub.Error {
 
 // embed requests embeddings, in as many requests as necessary.
 func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) askFunc {
-	return func(a *attempt, t *hub.Target) (*made, *hub.Error) {
+	return func(x *exchange, t *hub.Target) (*made, *hub.Error) {
 		all := &hub.EmbedResult{}
 		done := func() (*made, *hub.Error) {
 			all.Warnings = slices.Concat(asked.Warnings, all.Warnings)
 			return &made{all.Usage, all.Response, 0, func() ([]byte, error) { return write(all) }}, nil
 		}
-		batch, to, from := embedBatch(a.o.provider), chatcompletions.WriteEmbedCall, chatcompletions.ReadEmbedResult
+		batch, to, from := embedBatch(x.o.Provider), chatcompletions.WriteEmbedCall, chatcompletions.ReadEmbedResult
 		switch {
-		case slices.Contains(a.o.provider.Formats, formatScripted):
-			r, failed := a.c.e.cfg.Scripted.Embed(asked)
+		case slices.Contains(x.o.Provider.Formats, formatScripted):
+			r, failed := x.e.cfg.Scripted.Embed(asked)
 			if failed != nil {
 				return nil, failed
 			}
 			all = r
 			return done()
-		case slices.Contains(a.o.provider.Formats, formatGemini):
+		case slices.Contains(x.o.Provider.Formats, formatGemini):
 			batch, to, from = gemini.EmbedBatch(t), gemini.WriteEmbedCall, gemini.ReadEmbedResult
 		}
 		for at := 0; at < len(asked.Values); at += batch {
 			part := *asked
 			part.Values = asked.Values[at:min(at+batch, len(asked.Values))]
-			r, warnings, err := one(a, t, to, &part, func(t *hub.Target, body []byte) (*hub.EmbedResult, error) { return from(t, body, len(part.Values)) })
+			r, warnings, err := one(x, t, to, &part, func(t *hub.Target, body []byte) (*hub.EmbedResult, error) { return from(t, body, len(part.Values)) })
 			if err != nil {
 				return nil, err
 			}
@@ -170,7 +159,7 @@ func embed(asked *hub.EmbedCall, write func(*hub.EmbedResult) ([]byte, error)) a
 				all.Warnings, all.Response, all.Options = warnings, r.Response, r.Options
 			}
 			all.Vectors, all.Usage = append(all.Vectors, r.Vectors...), plus(all.Usage, r.Usage)
-			a.partly, a.c.usage = true, all.Usage // charged if the next request fails
+			x.partlyAnswered, x.Usage = true, all.Usage // charged if the next request fails
 		}
 		return done()
 	}
@@ -191,81 +180,81 @@ func plus(a, b *hub.Usage) *hub.Usage {
 }
 
 // one writes a request in the provider's format, sends it, and reads the answer.
-func one[Q, R any](a *attempt, t *hub.Target, write func(*Q, *hub.Target) (*hub.Outgoing, []hub.Warning, error), asked *Q,
+func one[Q, R any](x *exchange, t *hub.Target, write func(*Q, *hub.Target) (*hub.Outgoing, []hub.Warning, error), asked *Q,
 	read func(*hub.Target, []byte) (*R, error)) (*R, []hub.Warning, *hub.Error) {
-	up, path := a.c.e.upstreams[formatChat], pathOf(a.o.provider, a.c.rt.kind)
-	if a.c.rt.kind == kindEmbedding && slices.Contains(a.o.provider.Formats, formatGemini) {
-		up, path = a.c.e.upstreams[formatGemini], ""
+	up, path := x.e.upstreams[formatChat], pathOf(x.o.Provider, x.cl.rq.Route.Kind)
+	if x.cl.rq.Route.Kind == kindEmbedding && slices.Contains(x.o.Provider.Formats, formatGemini) {
+		up, path = x.e.upstreams[formatGemini], ""
 	} else if path == "" {
-		return nil, nil, notTaken(a.o, a.c.rt.kind)
+		return nil, nil, notTaken(x.o, x.cl.rq.Route.Kind)
 	}
 	out, warnings, bad := write(asked, t)
 	if bad != nil {
-		return nil, nil, asError(bad)
+		return nil, nil, hub.AsError(bad)
 	}
 	if path != "" {
 		out.Path = path
 	}
-	body, err := a.exchange(out, up)
+	body, err := x.ask(out, up)
 	if err != nil {
 		return nil, nil, err
 	}
 	r, bad := read(t, body)
 	if bad != nil {
-		return nil, nil, a.from(bad)
+		return nil, nil, x.from(bad)
 	}
 	return r, warnings, nil
 }
 
-func notTaken(o *candidate, kind string) *hub.Error {
-	return &hub.Error{Kind: hub.ModelNotFound, Code: "not_supported", Provider: o.provider.Name,
-		Message: "the gateway does not know how " + o.provider.Name + " takes calls of " + kind + " models"}
+func notTaken(o *plan.Candidate, kind string) *hub.Error {
+	return &hub.Error{Kind: hub.ModelNotFound, Code: "not_supported", Provider: o.Provider.Name,
+		Message: "the gateway does not know how " + o.Provider.Name + " takes calls of " + kind + " models"}
 }
 
 // through runs an attempt through the hub.
-func (c *call) through(o *candidate, cred provider.Credential, ask askFunc) *hub.Error {
-	if err := c.admit(o, cred); err != nil {
+func (c *call) through(o *plan.Candidate, cred provider.Credential, ask askFunc) *hub.Error {
+	if _, err := c.reserve(o, cred, nil); err != nil {
 		return err
 	}
-	a := c.begin(o, cred)
-	c.serve(a) // undone if the attempt fails
-	err := a.hubbed(ask)
-	a.finish(err)
+	x := c.begin(o, cred, nil, false)
+	x.serving = true // undone if the attempt fails
+	err := x.hubbed(ask)
+	c.conclude(x, err)
 	return err
 }
 
-func (a *attempt) hubbed(ask askFunc) *hub.Error {
-	c := a.c
-	m, err := ask(a, a.o.targetFor(a.cred))
+func (x *exchange) hubbed(ask askFunc) *hub.Error {
+	m, err := ask(x, x.o.TargetFor(x.cred))
 	if err != nil {
 		return err
 	}
-	a.content()
-	c.saidMedia(a, m.usage, m.images, m.response)
+	x.firstContent()
+	x.sawMedia(m.usage, m.images, m.response)
 	body, bad := m.encode()
 	if bad != nil {
-		return asError(bad)
+		return hub.AsError(bad)
 	}
-	if body, err = c.guarded(body); err != nil {
-		c.answered = true
+	if body, err = x.host.guarded(body); err != nil {
+		x.withheld = true
 		return err
 	}
-	a.record.Status = http.StatusOK
-	c.headers(c.out.w.Header())
-	c.out.whole(http.StatusOK, "application/json", body)
+	x.record.Status = http.StatusOK
+	x.headers(x.cl.out.w.Header())
+	x.cl.out.whole(http.StatusOK, "application/json", body)
 	return nil
 }
 
-// exchange sends a request and reads the whole answer.
-func (a *attempt) exchange(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) {
-	sent, bad := scan(out.Body)
+// ask reserves the maximum cost of a request, sends it and reads the whole answer.
+func (x *exchange) ask(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Error) {
+	sent, bad := scan.Read(out.Body)
 	if bad != nil {
 		return nil, &hub.Error{Kind: hub.BadRequest, Param: "providerOptions", Message: "what the options make of the request is no request: " + bad.Error()}
 	}
-	if err := a.c.admitAsked(a.o, a.cred, sent); err != nil {
+	var err *hub.Error
+	if x.Asked, err = x.host.reserve(x.o, x.cred, sent); err != nil {
 		return nil, err
 	}
-	resp, err := a.send(out, up, false)
+	resp, err := x.send(out, up, false)
 	if err != nil {
 		return nil, err
 	}
@@ -273,15 +262,15 @@ func (a *attempt) exchange(out *hub.Outgoing, up hub.Upstream) ([]byte, *hub.Err
 		_, _ = io.CopyN(io.Discard, resp.Body, 1)
 		_ = resp.Body.Close()
 	}()
-	return a.readAll(resp)
+	return x.readAll(resp)
 }
 
 // from converts an error of an answer, and adds the provider and status.
-func (a *attempt) from(err error) *hub.Error {
-	e := *asError(err)
-	e.Provider = a.o.provider.Name
+func (x *exchange) from(err error) *hub.Error {
+	e := *hub.AsError(err)
+	e.Provider = x.o.Provider.Name
 	if e.Status == 0 {
-		e.Status = a.record.Status
+		e.Status = x.record.Status
 	}
 	return &e
 }

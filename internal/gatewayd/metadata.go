@@ -13,50 +13,53 @@ import (
 // cost. For the names, which third-party tools read, see section 6.3 of the protocol's
 // description.
 func (c *call) metadata() []byte {
+	served := c.served()
 	b := make([]byte, 0, 1024)
 	b = append(b, '{')
-	b = field(b, "generationId", c.id)
-	if cost := c.charge(); cost.known {
-		b = money(b, "cost", cost.total)
-		if c.served != nil {
-			b = money(b, "marketCost", cost.market)
-			b = money(b, "inferenceCost", cost.market)
-			b = money(b, "inputInferenceCost", cost.in)
-			b = money(b, "outputInferenceCost", cost.out)
+	b = field(b, "generationId", c.rq.ID)
+	if cost := c.charge(); cost.Known {
+		b = money(b, "cost", cost.Total)
+		if served != nil {
+			b = money(b, "marketCost", cost.Market)
+			b = money(b, "inferenceCost", cost.Market)
+			b = money(b, "inputInferenceCost", cost.In)
+			b = money(b, "outputInferenceCost", cost.Out)
 		}
 	}
-	if c.opts.zeroData {
+	if c.rq.Options.ZeroData {
 		b = append(b, `,"enabledZeroDataRetention":true`...)
 	}
-	if c.opts.noTraining {
+	if c.rq.Options.NoTraining {
 		b = append(b, `,"enabledDisallowPromptTraining":true`...)
 	}
 	b = append(b, `,"routing":{`...)
-	b = field(b, "originalModelId", c.model)
-	if s := c.served; s != nil {
-		b = field(b, "canonicalSlug", s.model.ID)
-		b = field(b, "resolvedProvider", s.provider.Name)
-		b = field(b, "resolvedProviderApiModelId", s.endpoint.Model)
-		b = field(b, "internalResolvedModelId", s.provider.Name+":"+s.endpoint.Model)
-		b = field(b, "finalProvider", s.provider.Name)
+	b = field(b, "originalModelId", c.rq.Model)
+	if served != nil {
+		s := served.o
+		b = field(b, "canonicalSlug", s.Model.ID)
+		b = field(b, "resolvedProvider", s.Provider.Name)
+		b = field(b, "resolvedProviderApiModelId", s.Endpoint.Model)
+		b = field(b, "internalResolvedModelId", s.Provider.Name+":"+s.Endpoint.Model)
+		b = field(b, "finalProvider", s.Provider.Name)
 	}
 	b = append(b, `,"fallbacksAvailable":[`...)
-	for i, name := range c.options[min(1, len(c.options)):] {
+	providers := c.trail.providers
+	for i, name := range providers[min(1, len(providers)):] {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = gjson.AppendJSONString(b, name)
 	}
 	b = append(b, ']')
-	b = field(b, "planningReasoning", c.planning)
-	if c.rewritten != "" {
-		b = field(b, "internalReasoning", "a rule asks for another model than "+c.rewritten)
+	b = field(b, "planningReasoning", c.trail.reason)
+	if c.plan.Rewritten != "" {
+		b = field(b, "internalReasoning", "a rule asks for another model than "+c.plan.Rewritten)
 	}
-	if c.opts.sort != "" {
+	if c.rq.Options.Sort != "" {
 		b = append(b, `,"sort":{`...)
-		b = field(b, "option", c.opts.sort)
+		b = field(b, "option", c.rq.Options.Sort)
 		b = append(b, `,"executionOrder":[`...)
-		for i, name := range c.options {
+		for i, name := range providers {
 			if i > 0 {
 				b = append(b, ',')
 			}
@@ -64,9 +67,9 @@ func (c *call) metadata() []byte {
 		}
 		b = append(b, `]}`...)
 	}
-	if len(c.opts.unknown) > 0 {
+	if len(c.rq.Options.Unknown) > 0 {
 		b = append(b, `,"unknownOptions":[`...)
-		for i, name := range c.opts.unknown {
+		for i, name := range c.rq.Options.Unknown {
 			if i > 0 {
 				b = append(b, ',')
 			}
@@ -76,20 +79,17 @@ func (c *call) metadata() []byte {
 	}
 	// The attempt that serves the call is not in the record yet, because it has not
 	// ended.
-	all := c.record.Attempts
-	models := c.models
-	if s := c.served; s != nil && !c.recorded() {
-		now := gateway.Attempt{Model: s.model.ID, Provider: s.provider.Name, ProviderModel: s.endpoint.Model, BYOK: c.byok, OK: c.failure == nil}
-		if c.current != nil {
-			now.StartedAt, now.Status, now.ResponseID = c.current.record.StartedAt, c.current.record.Status, c.current.record.ResponseID
-			now.Latency = millis(time.Since(now.StartedAt))
-		}
+	all := c.trail.attempts
+	models := c.trail.models
+	if served != nil && !served.ended {
+		now := served.record
+		now.OK, now.ProviderModel, now.Latency = c.failure == nil && served.failed == nil, served.o.Endpoint.Model, millis(time.Since(now.StartedAt))
 		all = append(all[:len(all):len(all)], now)
 		from := 0
 		if len(models) > 0 {
 			from = models[len(models)-1].to
 		}
-		models = append(models[:len(models):len(models)], modelAttempt{s.model.ID, s.model.ID, now.OK, from, len(all)})
+		models = append(models[:len(models):len(models)], modelAttempt{now.Model, now.Model, now.OK, from, len(all)})
 	}
 	b = append(b, `,"attempts":`...)
 	b = attempts(b, all)
@@ -115,9 +115,6 @@ func (c *call) metadata() []byte {
 	b = appendInt(b, int64(len(all)))
 	return append(b, `}}`...)
 }
-
-// recorded reports whether the attempt that serves the call has ended.
-func (c *call) recorded() bool { return c.current == nil }
 
 func attempts(b []byte, all []gateway.Attempt) []byte {
 	b = append(b, '[')

@@ -2,7 +2,6 @@ package gatewayd
 
 import (
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 )
 
 // Models returns the catalogue with the configured models, and the recent health of
@@ -26,7 +26,7 @@ func (e *Engine) Models() []gateway.Model {
 			ep.Configured = p != nil && (len(p.Credentials) > 0 || !p.NeedsCredential)
 			ep.Health = gateway.Health{State: "unknown"}
 			if p != nil {
-				ep.Health = e.board.endpoint(p.Name, ep.Model).state(now)
+				ep.Health = e.board.Of(p.Name, ep.Model).State(now)
 				ep.ZeroRetention = ep.ZeroRetention || p.ZeroRetention
 				ep.NoTraining = ep.NoTraining || p.NoTraining
 				if ep.Region == "" {
@@ -40,15 +40,15 @@ func (e *Engine) Models() []gateway.Model {
 
 // callable returns the models that a caller may call: models with a configured endpoint,
 // within the scope of the key.
-func (c *call) callable() []gateway.Model {
+func (l *lookup) callable() []gateway.Model {
 	var list []gateway.Model
-	for _, m := range c.e.Models() {
-		ok := c.caller.Key == nil || allows(c.caller.Key.Models, m.ID)
+	for _, m := range l.e.Models() {
+		ok := l.caller.Key == nil || plan.Allows(l.caller.Key.Models, m.ID)
 		m.Endpoints = slices.DeleteFunc(m.Endpoints, func(ep gateway.Endpoint) bool {
-			if own, _ := c.v.own(c.caller, ep.Provider); len(own) > 0 {
+			if own, _ := l.v.OwnOf(l.caller, ep.Provider); len(own) > 0 {
 				ep.Configured = true
 			}
-			return !ep.Configured || c.caller.Key != nil && len(c.caller.Key.Providers) > 0 && !slices.Contains(c.caller.Key.Providers, ep.Provider)
+			return !ep.Configured || l.caller.Key != nil && len(l.caller.Key.Providers) > 0 && !slices.Contains(l.caller.Key.Providers, ep.Provider)
 		})
 		if ok && len(m.Endpoints) > 0 {
 			list = append(list, m)
@@ -133,13 +133,10 @@ func pricing(p *gateway.Price) map[string]any {
 }
 
 // listModels serves GET /v1/models, in Anthropic's form for Anthropic's clients.
-func (c *call) listModels() *hub.Error {
-	if err := c.authenticate(); err != nil {
-		return err
-	}
-	models := c.callable()
-	if c.r.Header.Get("Anthropic-Version") != "" {
-		return c.json(anthropicList(models))
+func (l *lookup) listModels() ([]byte, *hub.Error) {
+	models := l.callable()
+	if l.http.Header.Get("Anthropic-Version") != "" {
+		return encoded(anthropicList(models))
 	}
 	all := struct {
 		Object string   `json:"object"`
@@ -148,7 +145,7 @@ func (c *call) listModels() *hub.Error {
 	for i := range models {
 		all.Data = append(all.Data, list(&models[i]))
 	}
-	return c.json(all)
+	return encoded(all)
 }
 
 // anthropicModel is a model as Anthropic's API lists it.
@@ -187,26 +184,23 @@ func anthropicEntry(m *gateway.Model) anthropicModel {
 }
 
 // showModel serves GET /v1/models/{creator}/{model}, and its endpoints.
-func (c *call) showModel() *hub.Error {
-	if err := c.authenticate(); err != nil {
-		return err
-	}
-	name := strings.TrimPrefix(path(c.r), "/v1/models/")
+func (l *lookup) showModel() ([]byte, *hub.Error) {
+	name := strings.TrimPrefix(path(l.http), "/v1/models/")
 	id, endpoints := strings.CutSuffix(name, "/endpoints")
-	models := c.callable()
-	known := c.e.now().Catalog.Lookup(id)
+	models := l.callable()
+	known := l.e.now().Catalog.Lookup(id)
 	i := slices.IndexFunc(models, func(m gateway.Model) bool { return known != nil && m.ID == known.ID })
 	if i < 0 {
-		return c.e.now().noModel(id)
+		return nil, l.e.now().NoModel(id)
 	}
 	m := &models[i]
 	switch {
 	case endpoints:
-		return c.json(map[string]any{"data": endpointsOf(m)})
-	case c.r.Header.Get("Anthropic-Version") != "":
-		return c.json(anthropicEntry(m))
+		return encoded(map[string]any{"data": endpointsOf(m)})
+	case l.http.Header.Get("Anthropic-Version") != "":
+		return encoded(anthropicEntry(m))
 	}
-	return c.json(list(m))
+	return encoded(list(m))
 }
 
 // shownEndpoint is an endpoint as GET /v1/models/{creator}/{model}/endpoints shows
@@ -269,21 +263,17 @@ func endpointsOf(m *gateway.Model) any {
 	}
 }
 
-// config serves GET {base}/config, the models for AI SDK clients.
-func (c *call) config() *hub.Error {
-	if err := c.authenticate(); err != nil {
-		return err
-	}
-	c.out.whole(http.StatusOK, "application/json", aisdk.Models(c.rt.version, c.callable()))
-	return nil
+// configOf returns the lookup of GET {base}/config, the models for AI SDK clients of a
+// version.
+func configOf(version string) func(*lookup) ([]byte, *hub.Error) {
+	return func(l *lookup) ([]byte, *hub.Error) { return aisdk.Models(version, l.callable()), nil }
 }
 
-// json answers with v.
-func (c *call) json(v any) *hub.Error {
+// encoded returns the JSON of v.
+func encoded(v any) ([]byte, *hub.Error) {
 	body, err := json.Marshal(v)
 	if err != nil {
-		return asError(err)
+		return nil, hub.AsError(err)
 	}
-	c.out.whole(http.StatusOK, "application/json", body)
-	return nil
+	return body, nil
 }

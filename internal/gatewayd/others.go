@@ -1,11 +1,8 @@
 package gatewayd
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"mime"
-	"mime/multipart"
 	"net/http"
 	"strings"
 
@@ -14,42 +11,38 @@ import (
 
 	"github.com/cayhq/cay/internal/gatewayd/aisdk"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/plan"
 	"github.com/cayhq/cay/internal/gatewayd/provider"
-)
-
-// These kinds of models have calls that are passed to providers with the path; the answer
-// may have any type.
-const (
-	kindSpeech        = "speech"
-	kindTranscription = "transcription"
+	"github.com/cayhq/cay/internal/gatewayd/request"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
 )
 
 // otherRoutes returns the routes of models other than language models, and the routes
 // without a model.
 func (e *Engine) otherRoutes(chat, sdk hub.Surface) []*route {
 	all := []*route{
-		{pattern: "POST /v1/embeddings", name: "embeddings", surface: chat, kind: kindEmbedding, serve: (*call).embeddings, home: "openai", metadataPath: "providerMetadata"},
-		{pattern: "POST /v1/images/generations", name: "images", surface: chat, kind: kindImage, serve: (*call).passing, home: "openai", metadataPath: "providerMetadata"},
-		{pattern: "POST /v1/rerank", name: "rerank", surface: chat, kind: kindReranking, serve: (*call).passing, metadataPath: "providerMetadata"},
-		{pattern: "POST /v1/audio/speech", name: "speech", surface: chat, kind: kindSpeech, serve: (*call).passing, home: "openai"},
-		{pattern: "POST /v1/audio/transcriptions", name: "transcription", surface: chat, kind: kindTranscription, serve: (*call).form, home: "openai"},
-		{pattern: "GET /v1/models", name: "models", surface: chat, serve: (*call).listModels},
-		{pattern: "GET /v1/models/{creator}/{model}", name: "models", surface: chat, serve: (*call).showModel},
-		{pattern: "GET /v1/credits", name: "credits", surface: sdk, version: "4", serve: (*call).credits},
-		{pattern: "GET /v1/generation", name: "generation", surface: sdk, version: "4", serve: (*call).generation},
-		{pattern: "GET /v1/report", name: "report", surface: sdk, version: "4", serve: (*call).report},
+		{serve: (*call).embeddings, Route: request.Route{Pattern: "POST /v1/embeddings", Name: "embeddings", Surface: chat, Kind: kindEmbedding, Home: "openai", MetadataPath: "providerMetadata"}},
+		{serve: (*call).passThrough, Route: request.Route{Pattern: "POST /v1/images/generations", Name: "images", Surface: chat, Kind: kindImage, Home: "openai", MetadataPath: "providerMetadata"}},
+		{serve: (*call).passThrough, Route: request.Route{Pattern: "POST /v1/rerank", Name: "rerank", Surface: chat, Kind: kindReranking, MetadataPath: "providerMetadata"}},
+		{serve: (*call).passThrough, Route: request.Route{Pattern: "POST /v1/audio/speech", Name: "speech", Surface: chat, Kind: kindSpeech, Home: "openai"}},
+		{serve: (*call).form, Route: request.Route{Pattern: "POST /v1/audio/transcriptions", Name: "transcription", Surface: chat, Kind: kindTranscription, Home: "openai"}},
+		{serve: lookUp((*lookup).listModels), Route: request.Route{Pattern: "GET /v1/models", Name: "models", Surface: chat}},
+		{serve: lookUp((*lookup).showModel), Route: request.Route{Pattern: "GET /v1/models/{creator}/{model}", Name: "models", Surface: chat}},
+		{serve: lookUp((*lookup).credits), Route: request.Route{Pattern: "GET /v1/credits", Name: "credits", Surface: sdk, Version: "4"}},
+		{serve: lookUp((*lookup).generation), Route: request.Route{Pattern: "GET /v1/generation", Name: "generation", Surface: sdk, Version: "4"}},
+		{serve: lookUp((*lookup).report), Route: request.Route{Pattern: "GET /v1/report", Name: "report", Surface: sdk, Version: "4"}},
 	}
 	for _, v := range [...]struct{ path, version string }{{"/v1/ai/", "2"}, {"/v3/ai/", "3"}, {"/v4/ai/", "4"}} {
 		of := func(kind, header string, serve func(*call) *hub.Error) *route {
-			return &route{
-				pattern: "POST " + v.path + kind + "-model", name: "aisdk", surface: sdk, kind: kind, version: v.version, serve: serve,
-				header: true, modelHeader: aisdk.HeaderModel, versionHeader: header,
-			}
+			return &route{serve: serve, Route: request.Route{
+				Pattern: "POST " + v.path + kind + "-model", Name: "aisdk", Surface: sdk, Kind: kind, Version: v.version,
+				Header: true, ModelHeader: aisdk.HeaderModel, VersionHeader: header,
+			}}
 		}
 		all = append(all, of(kindEmbedding, "Ai-Embedding-Model-Specification-Version", (*call).embedSDK),
 			of(kindImage, "Ai-Image-Model-Specification-Version", (*call).imageSDK),
 			of(kindReranking, "Ai-Reranking-Model-Specification-Version", (*call).rerankSDK))
-		all = append(all, &route{pattern: "GET " + v.path + "config", name: "config", surface: sdk, version: v.version, serve: (*call).config})
+		all = append(all, &route{serve: lookUp(configOf(v.version)), Route: request.Route{Pattern: "GET " + v.path + "config", Name: "config", Surface: sdk, Version: v.version}})
 	}
 	return all
 }
@@ -71,59 +64,60 @@ func pathOf(p *provider.Provider, kind string) string {
 	return ""
 }
 
-// passing serves a call that is passed without translation; its body is JSON with a
+// passThrough serves a call that is passed without translation; its body is JSON with a
 // model.
-func (c *call) passing() *hub.Error {
+func (c *call) passThrough() *hub.Error {
 	if err := c.prepared(); err != nil {
 		return err
 	}
-	if c.stream {
+	if c.rq.Stream {
 		return &hub.Error{Kind: hub.BadRequest, Param: "stream", Message: "this gateway does not stream calls of this kind"}
 	}
-	if c.again() {
+	if c.replayed(c.v, &c.plan, &c.record) {
 		return nil
 	}
-	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error { return c.passOn(o, cred) })
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error { return c.passOn(o, cred) })
 }
 
 // passOn passes the request with the model's name replaced by the provider's.
-func (c *call) passOn(o *candidate, cred provider.Credential) *hub.Error {
-	changes := []change{{"model", gjson.AppendJSONString(nil, o.modelFor(cred))}}
+func (c *call) passOn(o *plan.Candidate, cred provider.Credential) *hub.Error {
+	changes := []scan.Change{scan.Set("model", gjson.AppendJSONString(nil, o.ModelFor(cred)))}
 	for _, ours := range [...]string{"providerOptions", "models"} {
-		if c.obj.find(ours) != nil {
-			changes = append(changes, change{ours, nil})
+		if c.rq.Object.Find(ours) != nil {
+			changes = append(changes, scan.Delete(ours))
 		}
 	}
-	return c.pass(o, cred, "application/json", c.obj.edit(changes...))
+	return c.pass(o, cred, "application/json", c.rq.Object.Edit(changes...))
 }
 
 // pass sends a body to the provider's path for the route's kind and passes the answer.
-func (c *call) pass(o *candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
-	at := pathOf(o.provider, c.rt.kind)
+func (c *call) pass(o *plan.Candidate, cred provider.Credential, contentType string, body []byte) *hub.Error {
+	at := pathOf(o.Provider, c.rq.Route.Kind)
 	if at == "" {
-		return notTaken(o, c.rt.kind)
+		return notTaken(o, c.rq.Route.Kind)
 	}
 	up := c.e.upstreams[formatChat]
 	if up == nil {
 		return &hub.Error{Kind: hub.Internal, Message: "internal error", Cause: fmt.Errorf("nobody speaks %s", formatChat)}
 	}
-	if err := c.admitAsked(o, cred, c.obj); err != nil {
+	asked, err := c.reserve(o, cred, c.rq.Object)
+	if err != nil {
 		return err
 	}
-	a := c.begin(o, cred)
-	resp, err := a.send(&hub.Outgoing{Path: at, Head: http.Header{"Content-Type": {contentType}}, Body: body}, up, false)
+	x := c.begin(o, cred, asked, false)
+	resp, err := x.send(&hub.Outgoing{Path: at, Head: http.Header{"Content-Type": {contentType}}, Body: body}, up, false)
 	if err == nil {
-		err = a.passed(resp)
+		err = x.relayAny(resp)
 	}
-	a.finish(err)
+	c.conclude(x, err)
 	return err
 }
 
-// passed passes an answer of any type.
-func (a *attempt) passed(resp *http.Response) *hub.Error {
+// relayAny passes an answer of any type.
+func (x *exchange) relayAny(resp *http.Response) *hub.Error {
 	defer resp.Body.Close()
-	c := a.c
-	body, err := a.readAll(resp)
+	rq := &x.cl.rq
+	body, err := x.readAll(resp)
 	if err != nil {
 		return err
 	}
@@ -131,28 +125,28 @@ func (a *attempt) passed(resp *http.Response) *hub.Error {
 	usage := &hub.Usage{}
 	if strings.HasSuffix(mediaType(contentType), "json") {
 		if !gjson.ValidBytes(body) {
-			return a.cutShort("an answer that makes no sense")
+			return x.cutShort("an answer that makes no sense")
 		}
 		usage = plainUsage(body)
 	} else {
 		usage = nil
 	}
-	c.serve(a)
-	a.content()
-	c.sawMedia(a, body, usage)
+	x.serving = true
+	x.firstContent()
+	x.sawBody(body, usage)
 	if usage != nil || strings.HasPrefix(mediaType(contentType), "text/") {
-		if body, err = c.guarded(body); err != nil {
-			c.answered = true
+		if body, err = x.host.guarded(body); err != nil {
+			x.withheld = true
 			return err
 		}
 	}
-	if c.opts.given && c.rt.metadataPath != "" && usage != nil {
-		if with, err := sjson.SetRawBytes(body, c.rt.metadataPath, wrapMetadata(c.metadata())); err == nil {
+	if rq.Options.Given && rq.Route.MetadataPath != "" && usage != nil {
+		if with, err := sjson.SetRawBytes(body, rq.Route.MetadataPath, wrapMetadata(x.host.metadata())); err == nil {
 			body = with
 		}
 	}
-	c.headers(c.out.w.Header())
-	c.out.whole(http.StatusOK, orDefault(contentType, "application/octet-stream"), body)
+	x.headers(x.cl.out.w.Header())
+	x.cl.out.whole(http.StatusOK, orDefault(contentType, "application/octet-stream"), body)
 	return nil
 }
 
@@ -182,90 +176,36 @@ func plainUsage(body []byte) *hub.Usage {
 // form serves a call whose body is a form with the model as a field, such as a
 // transcription.
 func (c *call) form() *hub.Error {
-	if err := c.authenticate(); err != nil {
+	if err := c.received(); err != nil {
 		return err
 	}
-	if err := c.readBody(); err != nil {
-		return err
-	}
-	media, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	media, params, err := mime.ParseMediaType(c.rq.HTTP.Header.Get("Content-Type"))
 	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
 		return &hub.Error{Kind: hub.BadRequest, Param: "content-type", Message: "the body must be multipart/form-data"}
 	}
-	parts, bad := readForm(c.body, params["boundary"])
+	parts, bad := request.ReadForm(c.rq.Raw, params["boundary"])
 	if bad != nil {
 		return bad
 	}
 	for i := range parts {
-		switch parts[i].name {
+		switch parts[i].Name {
 		case "model":
-			c.model = string(parts[i].data)
+			c.rq.Model = string(parts[i].Data)
 		case "stream":
-			if string(parts[i].data) == "true" {
+			if string(parts[i].Data) == "true" {
 				return &hub.Error{Kind: hub.BadRequest, Param: "stream", Message: "this gateway does not stream calls of this kind"}
 			}
 		}
 	}
-	if c.model == "" || len(c.model) > maxText {
+	if c.rq.Model == "" || len(c.rq.Model) > request.MaxText {
 		return &hub.Error{Kind: hub.BadRequest, Param: "model", Message: "model is missing; it must be a text such as openai/whisper-1"}
 	}
-	c.obj, c.copies, c.parts = &object{}, 1, parts
-	if bad := c.decide(); bad != nil {
+	c.rq.Object, c.rq.Copies, c.rq.Parts = &scan.Object{}, 1, parts
+	if bad := c.planned(); bad != nil {
 		return bad
 	}
-	return c.try(func(o *candidate, cred provider.Credential, _ bool) *hub.Error {
-		body, contentType := writeForm(parts, o.modelFor(cred))
+	return c.try(func(o *plan.Candidate, cred provider.Credential) *hub.Error {
+		body, contentType := request.WriteForm(parts, o.ModelFor(cred))
 		return c.pass(o, cred, contentType, body)
 	})
-}
-
-// formPart is a field of a form.
-type formPart struct {
-	name   string
-	header map[string][]string
-	data   []byte
-}
-
-const maxFormParts = 64
-
-func readForm(body []byte, boundary string) (parts []formPart, bad *hub.Error) {
-	wrong := func(what string) *hub.Error {
-		return &hub.Error{Kind: hub.BadRequest, Code: "invalid_form", Message: "the body is no form: " + what}
-	}
-	r := multipart.NewReader(bytes.NewReader(body), boundary)
-	for {
-		p, err := r.NextRawPart()
-		if err == io.EOF {
-			return parts, nil
-		}
-		if err != nil {
-			return nil, wrong("it does not end, or a part of it is wrong")
-		}
-		if len(parts) == maxFormParts {
-			return nil, wrong(fmt.Sprintf("it has more than %d parts", maxFormParts))
-		}
-		data, err := io.ReadAll(p) // at most as large as the body
-		if err != nil {
-			return nil, wrong("it does not end")
-		}
-		parts = append(parts, formPart{p.FormName(), p.Header, data})
-	}
-}
-
-// writeForm encodes the form with another model name.
-func writeForm(parts []formPart, model string) (body []byte, contentType string) {
-	var b bytes.Buffer
-	w := multipart.NewWriter(&b)
-	for _, p := range parts {
-		into, err := w.CreatePart(p.header)
-		if err != nil { // a bytes.Buffer cannot fail
-			panic("gatewayd: " + err.Error())
-		}
-		if p.name == "model" {
-			p.data = []byte(model)
-		}
-		_, _ = into.Write(p.data)
-	}
-	_ = w.Close()
-	return b.Bytes(), w.FormDataContentType()
 }

@@ -14,9 +14,9 @@ const minSecret = 8
 // redacted removes from a provider's error the credential that was sent, wherever it
 // occurs in the message, because some providers repeat the key. The formats have already
 // removed texts that look like keys. redacted changes e.
-func (a *attempt) redacted(e *hub.Error) *hub.Error {
-	for name, values := range a.sent {
-		if !a.secret(name) {
+func (x *exchange) redacted(e *hub.Error) *hub.Error {
+	for name, values := range x.sent.all {
+		if !x.secret(name) {
 			continue
 		}
 		for _, v := range values {
@@ -34,16 +34,16 @@ func (a *attempt) redacted(e *hub.Error) *hub.Error {
 
 // plainHeaders are in every request to a provider, and are no secrets. Signatures and
 // times of signed requests are no secrets either; redacting them does no harm.
-var plainHeaders = append([]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}, passedHeaders...)
+var plainHeaders = append([]string{"Content-Type", "Accept", "User-Agent", "Traceparent", "Tracestate"}, forwardedHeaders...)
 
 // secret reports whether a header that was sent is a credential: a header that neither
 // the format nor the client has set; a header from the provider's settings counts only if
 // its name suggests a secret.
-func (a *attempt) secret(name string) bool {
-	if slices.Contains(plainHeaders, name) || a.head[name] != nil {
+func (x *exchange) secret(name string) bool {
+	if slices.Contains(plainHeaders, name) || x.sent.head[name] != nil {
 		return false
 	}
-	if a.o.provider.Header[name] == nil {
+	if x.o.Provider.Header[name] == nil {
 		return true
 	}
 	low := strings.ToLower(name)

@@ -11,10 +11,13 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/tidwall/sjson"
 
+	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/chatcompletions"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/messages"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/gatewayd/request"
+	"github.com/cayhq/cay/internal/gatewayd/scan"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // This file passes bytes between a client and a provider that speak the same format. A
@@ -34,47 +37,48 @@ const (
 	formatResponses = "responses"
 )
 
-// passed returns the request to send, and whether the answer will have a usage event that
-// the client did not ask for.
-func (c *call) passed(t *hub.Target) (out *hub.Outgoing, hide bool) {
-	changes := make([]change, 0, 6)
-	changes = append(changes, change{"model", gjson.AppendJSONString(nil, t.Model)})
+// outgoing returns the request to send to a provider that speaks the client's format, and
+// whether the answer will have a usage event that the client did not ask for. key is the
+// caller's, nil for a token.
+func outgoing(rq *request.Request, t *hub.Target, key *gateway.Key) (out *hub.Outgoing, hide bool) {
+	changes := make([]scan.Change, 0, 6)
+	changes = append(changes, scan.Set("model", gjson.AppendJSONString(nil, t.Model)))
 	for _, ours := range [...]string{"providerOptions", "models"} {
-		if c.obj.find(ours) != nil {
-			changes = append(changes, change{ours, nil})
+		if rq.Object.Find(ours) != nil {
+			changes = append(changes, scan.Delete(ours))
 		}
 	}
-	if c.capped() {
-		name := c.rt.limits[0]
-		if c.rt.name == formatChat && t.Is(quirkOpenAI) { // OpenAI has two names for the limit, and some models refuse the older
+	if rq.Capped(key) {
+		name := rq.Route.Limits[0]
+		if rq.Route.Name == formatChat && t.Is(quirkOpenAI) { // OpenAI has two names for the limit, and some models refuse the older
 			name = "max_completion_tokens"
 		}
-		changes = append(changes, change{name, appendInt(nil, c.maxOutput)})
+		changes = append(changes, scan.Set(name, appendInt(nil, rq.MaxOutput)))
 	}
-	switch c.rt.surface.Name() {
+	switch rq.Route.Surface.Name() {
 	case formatChat:
-		if c.stream && !t.Is(quirkNoUsage) {
+		if rq.Stream && !t.Is(quirkNoUsage) {
 			var with []byte
-			if with, hide = withUsage(c.obj.get("stream_options")); with != nil {
-				changes = append(changes, change{"stream_options", with})
+			if with, hide = withUsage(rq.Object.Get("stream_options")); with != nil {
+				changes = append(changes, scan.Set("stream_options", with))
 			}
 		}
 		fallthrough
 	case formatResponses:
-		if c.opts.tier != "" && c.obj.find("service_tier") == nil {
-			changes = append(changes, change{"service_tier", gjson.AppendJSONString(nil, c.opts.tier)})
+		if rq.Options.Tier != "" && rq.Object.Find("service_tier") == nil {
+			changes = append(changes, scan.Set("service_tier", gjson.AppendJSONString(nil, rq.Options.Tier)))
 		}
 	case formatMessages:
-		if c.opts.autoCache && c.obj.find("cache_control") == nil {
-			changes = append(changes, change{"cache_control", []byte(`{"type":"ephemeral"}`)})
+		if rq.Options.AutoCache && rq.Object.Find("cache_control") == nil {
+			changes = append(changes, scan.Set("cache_control", []byte(`{"type":"ephemeral"}`)))
 		}
 	}
-	out = &hub.Outgoing{Path: c.rt.passPath, Body: c.obj.edit(changes...)}
-	if c.rt.surface.Name() == formatMessages {
-		if c.r.Header["Anthropic-Version"] == nil {
+	out = &hub.Outgoing{Path: rq.Route.PassPath, Body: rq.Object.Edit(changes...)}
+	if rq.Route.Surface.Name() == formatMessages {
+		if rq.HTTP.Header["Anthropic-Version"] == nil {
 			out.Head = anthropicVersion
 		}
-		out = messages.Address(t, out, c.r.Header["Anthropic-Beta"], c.stream)
+		out = messages.Address(t, out, rq.HTTP.Header["Anthropic-Beta"], rq.Stream)
 	}
 	return out, hide
 }
@@ -114,8 +118,8 @@ const (
 
 // plainFor reports whether the request has no gateway extensions of the format that the
 // target does not know.
-func (c *call) plainFor(t *hub.Target) bool {
-	return c.rt.name != formatChat || c.obj.find("reasoning") == nil || t.Is(quirkReasoning)
+func plainFor(rq *request.Request, t *hub.Target) bool {
+	return rq.Route.Name != formatChat || rq.Object.Find("reasoning") == nil || t.Is(quirkReasoning)
 }
 
 // buffers are read buffers for streams. Each open stream holds one, and mostly waits.
@@ -123,10 +127,10 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 8<<10); return &b }}
 
 // relayWhole passes an unstreamed answer. It sends nothing before the answer is complete,
 // so that a client cannot mistake half an answer for a whole one.
-func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
+func (x *exchange) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	defer resp.Body.Close()
-	c := a.c
-	body, err := a.readAll(resp)
+	rq := &x.cl.rq
+	body, err := x.readAll(resp)
 	if err != nil {
 		return err
 	}
@@ -134,41 +138,41 @@ func (a *attempt) relayWhole(resp *http.Response, tap hub.Tap) *hub.Error {
 	seen := tap.End()
 	if seen.Err != nil {
 		if seen.Usage != nil { // the provider has worked
-			c.saw(a, &seen)
+			x.saw(&seen)
 		}
-		seen.Err.Provider = a.o.provider.Name
-		return a.redacted(seen.Err)
+		seen.Err.Provider = x.o.Provider.Name
+		return x.redacted(seen.Err)
 	}
 	if !seen.Complete {
-		c.outputBytes = seen.OutputBytes
-		return a.cutShort("an answer that makes no sense")
+		x.OutputBytes = seen.OutputBytes
+		return x.cutShort("an answer that makes no sense")
 	}
-	a.content()
-	c.saw(a, &seen)
-	if m, ok := c.e.upstreams[c.rt.surface.Name()].(hub.WholeMender); ok {
-		body = m.MendWhole(a.target, body)
+	x.firstContent()
+	x.saw(&seen)
+	if m, ok := x.e.upstreams[rq.Route.Surface.Name()].(hub.WholeMender); ok {
+		body = m.MendWhole(x.target, body)
 	}
-	if c.said != nil {
-		if r, err := c.e.upstreams[c.rt.surface.Name()].ReadResult(a.target, body); err == nil {
-			c.said.result(r)
+	if x.transcript != nil {
+		if r, err := x.e.upstreams[rq.Route.Surface.Name()].ReadResult(x.target, body); err == nil {
+			x.transcript.result(r)
 		}
 	}
-	if c.opts.given {
-		if with, err := sjson.SetRawBytes(body, c.rt.metadataPath, wrapMetadata(c.metadata())); err == nil {
+	if rq.Options.Given {
+		if with, err := sjson.SetRawBytes(body, rq.Route.MetadataPath, wrapMetadata(x.host.metadata())); err == nil {
 			body = with
 		}
 	}
-	if body, err = c.guarded(body); err != nil {
-		c.answered = true
+	if body, err = x.host.guarded(body); err != nil {
+		x.withheld = true
 		return err
 	}
-	c.headers(c.out.w.Header())
-	c.out.whole(http.StatusOK, "application/json", body)
+	x.headers(x.cl.out.w.Header())
+	x.cl.out.whole(http.StatusOK, "application/json", body)
 	return nil
 }
 
 // readAll reads a whole answer.
-func (a *attempt) readAll(resp *http.Response) ([]byte, *hub.Error) {
+func (x *exchange) readAll(resp *http.Response) ([]byte, *hub.Error) {
 	var body []byte
 	var err error
 	if n := resp.ContentLength; n >= 0 && n < 1<<20 {
@@ -184,33 +188,33 @@ func (a *attempt) readAll(resp *http.Response) ([]byte, *hub.Error) {
 		body, err = io.ReadAll(io.LimitReader(resp.Body, maxWhole+1))
 	}
 	if err != nil {
-		a.c.outputBytes += int64(len(body))
+		x.OutputBytes += int64(len(body))
 	}
 	switch {
-	case err != nil && a.ctx.Err() != nil:
-		return nil, broken(a.ctx, a.o.provider.Name, err)
+	case err != nil && x.ctx.Err() != nil:
+		return nil, broken(x.ctx, x.o.Provider.Name, err)
 	case err != nil:
-		e := a.cutShort("an answer that broke off")
+		e := x.cutShort("an answer that broke off")
 		e.Cause = err
 		return nil, e
 	case len(body) > maxWhole:
-		return nil, a.cutShort("an answer that is too large")
+		return nil, x.cutShort("an answer that is too large")
 	}
 	return body, nil
 }
 
-func (a *attempt) cutShort(what string) *hub.Error {
-	a.cut = true
-	name := a.o.provider.Name
-	return &hub.Error{Kind: hub.UpstreamFailed, Status: a.record.Status, Provider: name, Message: "the provider " + name + " gave " + what}
+func (x *exchange) cutShort(what string) *hub.Error {
+	x.unusable = true
+	name := x.o.Provider.Name
+	return &hub.Error{Kind: hub.UpstreamFailed, Status: x.record.Status, Provider: name, Message: "the provider " + name + " gave " + what}
 }
 
 // relayStream passes a stream, in whole events.
-func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.Error {
+func (x *exchange) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.Error {
 	defer resp.Body.Close()
-	c := a.c
-	a.stream()
-	p := passer{c: c, a: a, tap: tap, hide: hide}
+	rq := &x.cl.rq
+	x.stream()
+	p := passer{x: x, tap: tap, hide: hide}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	begun := false
@@ -228,12 +232,12 @@ func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.
 				break
 			}
 		}
-		c.said.passing((*buf)[:n])
+		x.transcript.chunk((*buf)[:n])
 		if !begun && tap.Begun() {
 			begun = true
-			a.content()
-		} else if _, timed := c.opts.timeouts[a.o.provider.Name]; begun || !timed {
-			a.heard()
+			x.firstContent()
+		} else if _, timed := rq.Options.Timeouts[x.o.Provider.Name]; begun || !timed {
+			x.extend()
 		}
 		out, bad := p.next((*buf)[:n])
 		if bad != nil {
@@ -243,13 +247,13 @@ func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.
 			continue
 		}
 		var gone error
-		if begun || c.out.heldBytes() > maxHeld {
-			gone = c.out.send(out)
+		if begun || x.cl.out.heldBytes() > maxHeld {
+			gone = x.cl.out.send(out)
 		} else {
-			gone = c.out.hold(out)
+			gone = x.cl.out.hold(out)
 		}
 		if gone != nil {
-			a.cancel(errClient)
+			x.cancel(hub.ErrLeft)
 			err = gone
 		}
 	}
@@ -257,45 +261,44 @@ func (a *attempt) relayStream(resp *http.Response, tap hub.Tap, hide bool) *hub.
 		seen := tap.End()
 		p.seen = &seen
 	}
-	c.said.passed(c.e.upstreams[c.rt.surface.Name()], a.target)
-	return a.relayed(&p, err)
+	x.transcript.decode(x.e.upstreams[rq.Route.Surface.Name()], x.target)
+	return x.relayed(&p, err)
 }
 
 // relayed ends a passed stream.
-func (a *attempt) relayed(p *passer, err error) *hub.Error {
-	c, seen := a.c, p.seen
-	c.saw(a, seen)
+func (x *exchange) relayed(p *passer, err error) *hub.Error {
+	seen := p.seen
+	x.saw(seen)
 	var failed *hub.Error
-	switch _, _, _, gone := c.out.state(); {
-	case gone != nil || err != io.EOF && c.ctx.Err() != nil && context.Cause(c.ctx) != errStopping:
-		a.failed = canceled()
-		c.failure = a.failed
+	switch _, _, _, gone := x.cl.out.state(); {
+	case gone != nil || err != io.EOF && x.cl.ctx.Err() != nil && context.Cause(x.cl.ctx) != errStopping:
+		x.failed = hub.Left()
 		return nil
 	case seen.Err != nil:
-		failed = a.redacted(seen.Err)
-		failed.Provider = a.o.provider.Name
+		failed = x.redacted(seen.Err)
+		failed.Provider = x.o.Provider.Name
 	case err == io.EOF && seen.Complete:
 		if p.rest() != nil { // a last event without its blank line
-			_ = c.out.hold(p.rest())
+			_ = x.cl.out.hold(p.rest())
 		}
-		_ = c.out.send(nil)
+		_ = x.cl.out.send(nil)
 		return nil
-	case err != io.EOF && a.ctx.Err() != nil:
-		failed = broken(a.ctx, a.o.provider.Name, err)
+	case err != io.EOF && x.ctx.Err() != nil:
+		failed = broken(x.ctx, x.o.Provider.Name, err)
 	case errors.Is(err, errEventTooLarge):
-		failed = a.cutShort("an event that is too large")
+		failed = x.cutShort("an event that is too large")
 	case errors.Is(err, errNonsense):
-		failed = a.cutShort("an event that makes no sense")
+		failed = x.cutShort("an event that makes no sense")
 	default:
-		failed = a.cutShort("an answer that broke off")
+		failed = x.cutShort("an answer that broke off")
 		failed.Cause = err
 	}
-	if c.out.drop() { // nothing was sent: an error status or another provider's answer is still possible
+	if x.cl.out.drop() { // nothing was sent: an error status or another provider's answer is still possible
 		return failed
 	}
-	a.failed, c.failure = failed, failed
+	x.failed = failed
 	if seen.Err == nil { // otherwise the client has received the error
-		_ = c.out.send(c.rt.surface.NewWriter(c.hubAnswer()).Append(nil, &hub.Event{Kind: hub.Failure, Err: failed}))
+		_ = x.cl.out.send(x.newWriter().Append(nil, &hub.Event{Kind: hub.Failure, Err: failed}))
 	}
 	return nil
 }
@@ -307,8 +310,7 @@ var (
 
 // passer splits a stream into whole events, and drops or changes a few of them.
 type passer struct {
-	c    *call
-	a    *attempt
+	x    *exchange
 	tap  hub.Tap
 	hide bool
 	tail []byte // of an incomplete event
@@ -355,7 +357,8 @@ func (p *passer) rest() []byte {
 // metadata to the last event if the request had gateway options.
 func (p *passer) edit(b []byte) []byte {
 	usage := p.hide && (bytes.Contains(b, []byte(`"choices":[]`)) || bytes.Contains(b, []byte(`"choices": []`)))
-	last := p.c.opts.given && p.seen == nil && bytes.Contains(b, p.c.rt.lastEvent)
+	rt := p.x.cl.rq.Route
+	last := p.x.cl.rq.Options.Given && p.seen == nil && bytes.Contains(b, rt.LastEvent)
 	if !usage && !last {
 		return b
 	}
@@ -368,11 +371,11 @@ func (p *passer) edit(b []byte) []byte {
 		switch {
 		case usage && isUsage(data):
 			continue
-		case last && isLast(p.c.rt, data):
+		case last && isLast(rt, data):
 			seen := p.tap.End()
 			p.seen = &seen
-			p.c.saw(p.a, &seen)
-			p.out = p.c.rt.appendLast(p.out, event, data, p.c)
+			p.x.saw(&seen)
+			p.out = p.x.appendLast(p.out, event, data)
 			continue
 		}
 		p.out = append(p.out, event...)

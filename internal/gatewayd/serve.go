@@ -13,42 +13,23 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // Kinds of models; see gateway.Model.
 const (
-	kindLanguage  = "language"
-	kindEmbedding = "embedding"
-	kindImage     = "image"
-	kindReranking = "reranking"
+	kindLanguage      = request.KindLanguage
+	kindEmbedding     = request.KindEmbedding
+	kindImage         = request.KindImage
+	kindReranking     = request.KindReranking
+	kindSpeech        = request.KindSpeech
+	kindTranscription = request.KindTranscription
 )
 
 // route is a path of the gateway's own origin.
 type route struct {
-	pattern string
-	name    string      // the client's format, for records
-	surface hub.Surface // encodes errors
-	kind    string
-	serve   func(*call) *hub.Error
-
-	// header says that a header, not the body, names the model.
-	header                     bool
-	modelHeader, versionHeader string
-	version                    string
-	// limits are members that limit the output; the first one is the one the gateway
-	// sets.
-	limits []string
-	// home is the provider whose clients send their own token besides the gateway's key.
-	home string
-
-	// passPath is the path of the same call below a provider's base URL.
-	passPath string
-	// metadataPath is the place of the gateway's metadata in a whole answer. lastEvent is
-	// a text in the last event of a stream, and appendLast appends that event with the
-	// gateway's metadata.
-	metadataPath string
-	lastEvent    []byte
-	appendLast   func(dst, event, data []byte, c *call) []byte
+	request.Route
+	serve func(*call) *hub.Error
 }
 
 // agents are path prefixes that identify the calling coding agent; the paths behind them
@@ -89,43 +70,43 @@ func (e *Engine) newRoutes() map[string]*route {
 		aisdk = chat
 	}
 	all := []*route{
-		{pattern: "GET /", name: "root", surface: chat, serve: (*call).root},
-		{pattern: "HEAD /", name: "root", surface: chat, serve: (*call).root},
-		{pattern: "GET /healthz", name: "root", surface: chat, serve: (*call).root},
-		{
-			pattern: "POST /v1/chat/completions", name: formatChat, surface: chat, kind: kindLanguage, serve: (*call).language,
-			limits: []string{"max_tokens", "max_completion_tokens"}, home: "openai", passPath: "/chat/completions",
-			metadataPath: "choices.0.message.provider_metadata", lastEvent: []byte("data: [DONE]"), appendLast: chatMetadata,
-		},
+		{serve: (*call).root, Route: request.Route{Pattern: "GET /", Name: "root", Surface: chat}},
+		{serve: (*call).root, Route: request.Route{Pattern: "HEAD /", Name: "root", Surface: chat}},
+		{serve: (*call).root, Route: request.Route{Pattern: "GET /healthz", Name: "root", Surface: chat}},
+		{serve: (*call).language, Route: request.Route{
+			Pattern: "POST /v1/chat/completions", Name: formatChat, Surface: chat, Kind: kindLanguage,
+			Limits: []string{"max_tokens", "max_completion_tokens"}, Home: "openai", PassPath: "/chat/completions",
+			MetadataPath: "choices.0.message.provider_metadata", LastEvent: []byte("data: [DONE]"),
+		}},
 	}
 	if messages != nil {
-		all = append(all, &route{
-			pattern: "POST /v1/messages", name: formatMessages, surface: messages, kind: kindLanguage, serve: (*call).language,
-			limits: []string{"max_tokens"}, home: "anthropic", passPath: "/messages",
-			metadataPath: "provider_metadata", lastEvent: []byte("message_stop"), appendLast: messagesMetadata,
-		}, &route{
-			pattern: "POST /v1/messages/count_tokens", name: "count_tokens", surface: messages, kind: kindLanguage, serve: (*call).countTokens,
-			home: "anthropic", passPath: "/messages/count_tokens",
-		})
+		all = append(all, &route{serve: (*call).language, Route: request.Route{
+			Pattern: "POST /v1/messages", Name: formatMessages, Surface: messages, Kind: kindLanguage,
+			Limits: []string{"max_tokens"}, Home: "anthropic", PassPath: "/messages",
+			MetadataPath: "provider_metadata", LastEvent: []byte("message_stop"),
+		}}, &route{serve: (*call).countTokens, Route: request.Route{
+			Pattern: "POST /v1/messages/count_tokens", Name: "count_tokens", Surface: messages, Kind: kindLanguage,
+			Home: "anthropic", PassPath: "/messages/count_tokens",
+		}})
 	}
 	if responses != nil {
-		all = append(all, &route{
-			pattern: "POST /v1/responses", name: formatResponses, surface: responses, kind: kindLanguage, serve: (*call).language,
-			limits: []string{"max_output_tokens"}, home: "openai", passPath: "/responses",
-			metadataPath: "providerMetadata", lastEvent: []byte(`"response.`), appendLast: responsesMetadata,
-		})
+		all = append(all, &route{serve: (*call).language, Route: request.Route{
+			Pattern: "POST /v1/responses", Name: formatResponses, Surface: responses, Kind: kindLanguage,
+			Limits: []string{"max_output_tokens"}, Home: "openai", PassPath: "/responses",
+			MetadataPath: "providerMetadata", LastEvent: []byte(`"response.`),
+		}})
 	}
 	for _, v := range [...]struct{ path, version string }{{"/v1/ai/", "2"}, {"/v3/ai/", "3"}, {"/v4/ai/", "4"}} {
-		all = append(all, &route{
-			pattern: "POST " + v.path + "language-model", name: "aisdk", surface: aisdk, kind: kindLanguage, serve: (*call).language,
-			header: true, modelHeader: "Ai-Language-Model-Id", versionHeader: "Ai-Language-Model-Specification-Version", version: v.version,
-			limits: []string{"maxOutputTokens"},
-		})
+		all = append(all, &route{serve: (*call).language, Route: request.Route{
+			Pattern: "POST " + v.path + "language-model", Name: "aisdk", Surface: aisdk, Kind: kindLanguage,
+			Header: true, ModelHeader: "Ai-Language-Model-Id", VersionHeader: "Ai-Language-Model-Specification-Version", Version: v.version,
+			Limits: []string{"maxOutputTokens"},
+		}})
 	}
 	all = append(all, e.otherRoutes(chat, aisdk)...)
 	routes := make(map[string]*route, len(all))
 	for _, r := range all {
-		routes[r.pattern] = r
+		routes[r.Pattern] = r
 	}
 	return routes
 }
@@ -177,7 +158,7 @@ func (e *Engine) find(r *http.Request) *route {
 			errors = e.routes["POST /v4/ai/language-model"]
 		}
 	}
-	return &route{surface: errors.surface, version: errors.version}
+	return &route{Route: request.Route{Surface: errors.Surface, Version: errors.Version}}
 }
 
 // route returns the route of a request. With an error, the route is the one to format the
@@ -217,7 +198,7 @@ func (e *Engine) unknown(r *http.Request) *hub.Error {
 	if strings.HasPrefix(p, "/v1/realtime") {
 		return &hub.Error{Kind: hub.BadRequest, Code: "not_supported", Message: "this gateway does not serve realtime models"}
 	}
-	return &hub.Error{Kind: hub.NotFound, Code: "unknown_url", Message: "the gateway has no route " + r.Method + " " + clip(r.URL.Path)}
+	return &hub.Error{Kind: hub.NotFound, Code: "unknown_url", Message: "the gateway has no route " + r.Method + " " + request.Clip(r.URL.Path)}
 }
 
 // root describes the gateway.
@@ -228,30 +209,22 @@ func (c *call) root() *hub.Error {
 
 // chatMetadata adds an event with the gateway's metadata before [DONE], because the cost
 // is not known earlier.
-func chatMetadata(dst, event, _ []byte, c *call) []byte {
+func chatMetadata(dst, event []byte, x *exchange) []byte {
 	dst = append(dst, `data: {"id":`...)
-	dst = gjson.AppendJSONString(dst, c.id)
+	dst = gjson.AppendJSONString(dst, x.cl.rq.ID)
 	dst = append(dst, `,"object":"chat.completion.chunk","created":`...)
-	dst = appendInt(dst, c.begun.Unix())
+	dst = appendInt(dst, x.cl.rq.Begun.Unix())
 	dst = append(dst, `,"model":`...)
-	dst = gjson.AppendJSONString(dst, c.model)
+	dst = gjson.AppendJSONString(dst, x.cl.rq.Model)
 	dst = append(dst, `,"choices":[],"provider_metadata":`...)
-	dst = append(dst, wrapMetadata(c.metadata())...)
+	dst = append(dst, wrapMetadata(x.host.metadata())...)
 	dst = append(dst, "}\n\n"...)
 	return append(dst, event...)
 }
 
-func messagesMetadata(dst, event, data []byte, c *call) []byte {
-	return withMember(dst, event, data, "message_stop", "provider_metadata", c)
-}
-
-func responsesMetadata(dst, event, data []byte, c *call) []byte {
-	return withMember(dst, event, data, gjson.GetBytes(data, "type").Str, "response.providerMetadata", c)
-}
-
 // withMember appends a named event with the gateway's metadata in its data.
-func withMember(dst, event, data []byte, name, path string, c *call) []byte {
-	with, err := sjson.SetRawBytes(data, path, wrapMetadata(c.metadata()))
+func withMember(dst, event, data []byte, name, path string, x *exchange) []byte {
+	with, err := sjson.SetRawBytes(data, path, wrapMetadata(x.host.metadata()))
 	if err != nil {
 		return append(dst, event...)
 	}
@@ -259,16 +232,27 @@ func withMember(dst, event, data []byte, name, path string, c *call) []byte {
 	return append(append(dst, with...), "\n\n"...)
 }
 
+// appendLast appends the last event of a stream, with the gateway's metadata.
+func (x *exchange) appendLast(dst, event, data []byte) []byte {
+	switch x.cl.rq.Route.Name {
+	case formatChat:
+		return chatMetadata(dst, event, x)
+	case formatMessages:
+		return withMember(dst, event, data, "message_stop", "provider_metadata", x)
+	}
+	return withMember(dst, event, data, gjson.GetBytes(data, "type").Str, "response.providerMetadata", x)
+}
+
 // isLast reports whether data belongs to the last event of a stream.
-func isLast(rt *route, data []byte) bool {
-	if rt.name == formatChat {
+func isLast(rt *request.Route, data []byte) bool {
+	if rt.Name == formatChat {
 		return string(data) == "[DONE]"
 	}
 	switch gjson.GetBytes(data, "type").Str {
 	case "message_stop":
-		return rt.name == formatMessages
+		return rt.Name == formatMessages
 	case "response.completed", "response.incomplete", "response.failed":
-		return rt.name == formatResponses
+		return rt.Name == formatResponses
 	}
 	return false
 }
@@ -281,4 +265,17 @@ func (plainErrors) Name() string { return formatChat }
 func (plainErrors) WriteError(_ hub.Answer, e *hub.Error, _ http.Header) (int, []byte) {
 	b := append([]byte(`{"error":{"message":`), gjson.AppendJSONString(nil, e.Message)...)
 	return http.StatusInternalServerError, append(b, '}', '}')
+}
+
+// Serves reports whether the path of a request belongs to the gateway's own origin. The
+// daemon's API uses it to tell clients that they have called the wrong origin.
+func (e *Engine) Serves(r *http.Request) bool {
+	for _, method := range [...]string{r.Method, http.MethodPost, http.MethodGet} {
+		asked := *r
+		asked.Method = method
+		if found := e.find(&asked); found.serve != nil && found.Name != "root" {
+			return true
+		}
+	}
+	return false
 }

@@ -10,7 +10,10 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/gatewayd/capture"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
+	"github.com/cayhq/cay/internal/gatewayd/request"
 )
 
 // Spans follow OpenTelemetry's conventions for generative AI: each call has a span, which
@@ -21,31 +24,43 @@ import (
 // w3c reads and writes trace headers.
 var w3c propagation.TraceContext
 
-// traced starts the span of a call, if tracing is on.
-func (c *call) traced() {
-	if c.e.cfg.Tracer == nil || c.rt.kind == "" {
-		return
-	}
-	ctx := w3c.Extract(context.WithoutCancel(c.ctx), propagation.HeaderCarrier(c.r.Header))
-	c.spanCtx, c.span = c.e.cfg.Tracer.Start(ctx, operation(c.rt.kind), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(c.begun))
+// callSpan is the span of a call; span is nil without tracing.
+type callSpan struct {
+	span  trace.Span
+	ctx   context.Context // of span
+	texts *capture.Rules  // for the texts in the span, nil if it has none
 }
 
-// endSpan ends the span of a call, after the record was written.
-func (c *call) endSpan() {
-	if c.span == nil {
+// startSpan starts the span of a call, if tracing is on.
+func (e *Engine) startSpan(ctx context.Context, rq *request.Request, rules *capture.Rules) (s callSpan) {
+	if e.cfg.Tracer == nil || rq.Route.Kind == "" {
+		return s
+	}
+	ctx = w3c.Extract(context.WithoutCancel(ctx), propagation.HeaderCarrier(rq.HTTP.Header))
+	s.ctx, s.span = e.cfg.Tracer.Start(ctx, operation(rq.Route.Kind), trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(rq.Begun))
+	if rules != nil && rules.Spans && rq.Route.Kind == kindLanguage && rq.Route.Surface != nil {
+		s.texts = rules
+	}
+	return s
+}
+
+// end ends the span of a call, after its record r was written. last is the last attempt,
+// and served is the one that served the call; either may be nil.
+func (s *callSpan) end(cl *client, r *gateway.Request, failure *hub.Error, last, served *exchange) {
+	span := s.span
+	if span == nil {
 		return
 	}
-	defer c.span.End()
-	if f := c.failure; f != nil {
-		c.span.SetStatus(codes.Error, string(f.Kind))
-		c.span.SetAttributes(attribute.String("error.type", string(f.Kind)))
+	defer span.End()
+	if f := failure; f != nil {
+		span.SetStatus(codes.Error, string(f.Kind))
+		span.SetAttributes(attribute.String("error.type", string(f.Kind)))
 	}
-	r := &c.record
-	if r.Status == "" || !c.span.IsRecording() { // no record, because the caller is unknown
+	if r.Status == "" || !span.IsRecording() { // no record, because the caller is unknown
 		return
 	}
 	op := operation(r.Kind)
-	c.span.SetName(op + " " + r.Model)
+	span.SetName(op + " " + r.Model)
 	all := []attribute.KeyValue{
 		attribute.String("gen_ai.operation.name", op), attribute.String("gen_ai.request.model", r.Model),
 		attribute.Int64("gen_ai.usage.input_tokens", r.Tokens.Input), attribute.Int64("gen_ai.usage.output_tokens", r.Tokens.Output),
@@ -72,53 +87,59 @@ func (c *call) endSpan() {
 	if r.Cost != nil {
 		all = append(all, attribute.Float64("cay.cost", r.Cost.Dollars()))
 	}
-	if !c.first.IsZero() {
-		all = append(all, attribute.Float64("cay.time_to_first_token", c.first.Sub(c.begun).Seconds()))
+	if served != nil && !served.first.IsZero() {
+		all = append(all, attribute.Float64("cay.time_to_first_token", served.first.Sub(cl.rq.Begun).Seconds()))
 	}
-	c.span.SetAttributes(append(all, c.contents()...)...)
+	span.SetAttributes(append(all, s.contents(cl, r, last)...)...)
 }
 
-// beginSpan starts the span of an attempt.
-func (a *attempt) beginSpan() {
-	c := a.c
-	if c.span == nil {
-		return
+// attemptSpan is the span of an attempt; span is nil without tracing.
+type attemptSpan struct {
+	span trace.Span
+	ctx  context.Context // of span
+}
+
+// attempt starts the span of an attempt with a record, below the call's.
+func (s *callSpan) attempt(t trace.Tracer, kind string, r *gateway.Attempt) (a attemptSpan) {
+	if s.span == nil {
+		return a
 	}
-	op := operation(c.rt.kind)
-	a.spanCtx, a.span = c.e.cfg.Tracer.Start(c.spanCtx, op+" "+a.record.ProviderModel, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(a.record.StartedAt),
-		trace.WithAttributes(attribute.String("gen_ai.operation.name", op), attribute.String("gen_ai.provider.name", conventional(a.record.Provider)),
-			attribute.String("gen_ai.request.model", a.record.ProviderModel), attribute.Bool("cay.byok", a.record.BYOK)))
+	op := operation(kind)
+	a.ctx, a.span = t.Start(s.ctx, op+" "+r.ProviderModel, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(r.StartedAt),
+		trace.WithAttributes(attribute.String("gen_ai.operation.name", op), attribute.String("gen_ai.provider.name", conventional(r.Provider)),
+			attribute.String("gen_ai.request.model", r.ProviderModel), attribute.Bool("cay.byok", r.BYOK)))
+	return a
 }
 
 // propagate sends the trace to a provider: the client's, or the attempt's span in it.
-func (a *attempt) propagate(h http.Header) {
-	if a.span != nil {
-		w3c.Inject(a.spanCtx, propagation.HeaderCarrier(h))
+func (s *attemptSpan) propagate(client, provider http.Header) {
+	if s.span != nil {
+		w3c.Inject(s.ctx, propagation.HeaderCarrier(provider))
 		return
 	}
 	for _, name := range [...]string{"Traceparent", "Tracestate"} {
-		if v := a.c.r.Header[name]; v != nil {
-			h[name] = v
+		if v := client[name]; v != nil {
+			provider[name] = v
 		}
 	}
 }
 
-// endSpan ends the span of an attempt.
-func (a *attempt) endSpan(err *hub.Error, now time.Time) {
-	if a.span == nil {
+// end ends the span of an attempt.
+func (s *attemptSpan) end(r *gateway.Attempt, err *hub.Error, now time.Time) {
+	if s.span == nil {
 		return
 	}
-	if a.record.Status != 0 {
-		a.span.SetAttributes(attribute.Int("http.response.status_code", a.record.Status))
+	if r.Status != 0 {
+		s.span.SetAttributes(attribute.Int("http.response.status_code", r.Status))
 	}
-	if a.record.ResponseID != "" {
-		a.span.SetAttributes(attribute.String("gen_ai.response.id", a.record.ResponseID))
+	if r.ResponseID != "" {
+		s.span.SetAttributes(attribute.String("gen_ai.response.id", r.ResponseID))
 	}
 	if err != nil {
-		a.span.SetStatus(codes.Error, string(err.Kind))
-		a.span.SetAttributes(attribute.String("error.type", string(err.Kind)))
+		s.span.SetStatus(codes.Error, string(err.Kind))
+		s.span.SetAttributes(attribute.String("error.type", string(err.Kind)))
 	}
-	a.span.End(trace.WithTimestamp(now))
+	s.span.End(trace.WithTimestamp(now))
 }
 
 // operation returns the conventions' name for the operation of a kind of model.

@@ -16,29 +16,29 @@ import (
 const maxCalls = 1024
 
 // translateWhole translates a provider's whole answer to the client's format.
-func (a *attempt) translateWhole(resp *http.Response, up hub.Upstream, warnings []hub.Warning) *hub.Error {
+func (x *exchange) translateWhole(resp *http.Response, up hub.Upstream, warnings []hub.Warning) *hub.Error {
 	defer resp.Body.Close()
-	body, err := a.readAll(resp)
+	body, err := x.readAll(resp)
 	if err != nil {
 		return err
 	}
-	result, bad := up.ReadResult(a.target, body)
+	result, bad := up.ReadResult(x.target, body)
 	if bad != nil {
-		a.cut = !gjson.ValidBytes(body)
-		e := asError(bad)
-		e.Provider = a.o.provider.Name
+		x.unusable = !gjson.ValidBytes(body)
+		e := hub.AsError(bad)
+		e.Provider = x.o.Provider.Name
 		if e.Status == 0 {
-			e.Status = a.record.Status
+			e.Status = x.record.Status
 		}
-		return a.redacted(e)
+		return x.redacted(e)
 	}
-	return a.answerWhole(result, warnings)
+	return x.answerWhole(result, warnings)
 }
 
 // answerWhole sends a whole answer, as a stream if the client wants one and the answer
 // had to be buffered.
-func (a *attempt) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.Error {
-	c := a.c
+func (x *exchange) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.Error {
+	rq := &x.cl.rq
 	calls := 0
 	for i := range result.Content {
 		if result.Content[i].Kind == hub.ToolCallPart {
@@ -46,36 +46,36 @@ func (a *attempt) answerWhole(result *hub.Result, warnings []hub.Warning) *hub.E
 		}
 	}
 	if calls > maxCalls {
-		return a.cutShort("an answer with too many calls of tools")
+		return x.cutShort("an answer with too many calls of tools")
 	}
-	a.content()
-	result.Warnings = append(append(append([]hub.Warning(nil), c.parsed.Warnings...), warnings...), result.Warnings...)
-	c.outputBytes = contentBytes(result)
-	c.said.result(result)
-	c.sawUsage(a, result.Usage, result.Response, result.Finish, true)
-	if err := c.v.Guards.Result(result); err != nil {
-		c.answered = true
-		e := *asError(err)
+	x.firstContent()
+	result.Warnings = append(append(append([]hub.Warning(nil), x.cl.doc.Call.Warnings...), warnings...), result.Warnings...)
+	x.OutputBytes = contentBytes(result)
+	x.transcript.result(result)
+	x.sawUsage(result.Usage, result.Response, result.Finish, true)
+	if err := x.v.Guards.Result(result); err != nil {
+		x.withheld = true
+		e := *hub.AsError(err)
 		e.Kind = hub.Forbidden
 		return &e
 	}
-	if c.stream {
-		a.stream()
-		t := newTranslation(a, nil)
+	if rq.Stream {
+		x.stream()
+		t := newTranslation(x, nil)
 		t.whole = true
 		_ = t.add(result.Events()) // t keeps the error
 		return t.end()
 	}
-	out, bad := c.rt.surface.WriteResult(c.hubAnswer(), result)
+	out, bad := rq.Route.Surface.WriteResult(x.host.hubAnswer(), result)
 	if bad != nil {
-		return asError(bad)
+		return hub.AsError(bad)
 	}
-	out, failed := c.guarded(out)
+	out, failed := x.host.guarded(out)
 	if failed != nil {
 		return failed
 	}
-	c.headers(c.out.w.Header())
-	c.out.whole(http.StatusOK, "application/json", out)
+	x.headers(x.cl.out.w.Header())
+	x.cl.out.whole(http.StatusOK, "application/json", out)
 	return nil
 }
 
@@ -97,23 +97,22 @@ func partBytes(p *hub.Part) int64 {
 
 // translateStream translates the events of the provider's stream to the client's format,
 // one read at a time.
-func (a *attempt) translateStream(resp *http.Response, up hub.Upstream, warnings []hub.Warning) *hub.Error {
+func (x *exchange) translateStream(resp *http.Response, up hub.Upstream, warnings []hub.Warning) *hub.Error {
 	defer resp.Body.Close()
-	c := a.c
-	a.stream()
-	t := newTranslation(a, warnings)
-	read := up.NewReader(a.target, resp.Body)
+	x.stream()
+	t := newTranslation(x, warnings)
+	read := up.NewReader(x.target, resp.Body)
 	for !t.ended {
 		events, err := read.Next()
-		if _, timed := c.opts.timeouts[a.o.provider.Name]; !timed || t.begun {
-			a.heard()
+		if _, timed := x.cl.rq.Options.Timeouts[x.o.Provider.Name]; !timed || t.begun {
+			x.extend()
 		}
 		if err != nil {
 			failed := t.why(err)
 			events = []hub.Event{{Kind: hub.Failure, Err: failed}}
 		}
 		if gone := t.add(events); gone != nil {
-			a.cancel(errClient)
+			x.cancel(hub.ErrLeft)
 			break
 		}
 		if t.failed != nil {
@@ -128,7 +127,7 @@ func (a *attempt) translateStream(resp *http.Response, up hub.Upstream, warnings
 
 // translation is a stream being translated.
 type translation struct {
-	a        *attempt
+	x        *exchange
 	w        hub.Writer
 	buf      []byte
 	warnings []hub.Warning
@@ -142,27 +141,27 @@ type translation struct {
 	finish   hub.Finish
 }
 
-func newTranslation(a *attempt, warnings []hub.Warning) *translation {
-	t := &translation{a: a, w: a.c.rt.surface.NewWriter(a.c.hubAnswer())}
-	if a.c.stream && !a.c.buffers() {
-		t.warnings = append(append(t.warnings, a.c.parsed.Warnings...), warnings...)
+func newTranslation(x *exchange, warnings []hub.Warning) *translation {
+	t := &translation{x: x, w: x.newWriter()}
+	if rq := &x.cl.rq; rq.Stream && !x.v.Buffers(rq) {
+		t.warnings = append(append(t.warnings, x.cl.doc.Call.Warnings...), warnings...)
 	}
 	return t
 }
 
 // why returns the error for a failed read.
 func (t *translation) why(err error) *hub.Error {
-	if err == io.EOF || t.a.ctx.Err() == nil {
-		e := t.a.cutShort("an answer that broke off")
+	if err == io.EOF || t.x.ctx.Err() == nil {
+		e := t.x.cutShort("an answer that broke off")
 		e.Cause = err
 		return e
 	}
-	return broken(t.a.ctx, t.a.o.provider.Name, err)
+	return broken(t.x.ctx, t.x.o.Provider.Name, err)
 }
 
 // add translates and sends events. An error means that the client has left.
 func (t *translation) add(events []hub.Event) error {
-	a, c := t.a, t.a.c
+	x := t.x
 	t.buf = t.buf[:0]
 	for i := range events {
 		e := &events[i]
@@ -175,7 +174,7 @@ func (t *translation) add(events []hub.Event) error {
 		case hub.Metadata:
 			t.response = e.Response
 		case hub.TextDelta, hub.ReasoningDelta, hub.InputDelta:
-			c.outputBytes += int64(len(e.Delta))
+			x.OutputBytes += int64(len(e.Delta))
 		case hub.Whole:
 			if e.Part.Kind == hub.ToolCallPart {
 				t.calls++
@@ -183,76 +182,75 @@ func (t *translation) add(events []hub.Event) error {
 		case hub.Finished:
 			t.ended = true
 			t.usage, t.finish = e.Usage, e.Finish
-			c.sawUsage(a, e.Usage, t.response, e.Finish, true)
+			x.sawUsage(e.Usage, t.response, e.Finish, true)
 		case hub.Failure:
 			t.failed = e.Err
-			a.cut = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
-			if t.failed.Kind == hub.UpstreamFailed && a.ctx.Err() != nil { // it could not know
-				t.failed = broken(a.ctx, a.o.provider.Name, t.failed)
-				if known, ok := t.failed, a.ctx.Err() != nil; ok && known.Kind == hub.UpstreamFailed {
-					t.failed = cutOff(a, known)
+			x.unusable = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
+			if t.failed.Kind == hub.UpstreamFailed && x.ctx.Err() != nil { // it could not know
+				t.failed = broken(x.ctx, x.o.Provider.Name, t.failed)
+				if known, ok := t.failed, x.ctx.Err() != nil; ok && known.Kind == hub.UpstreamFailed {
+					t.failed = cutOff(x, known)
 				}
 			}
 			if t.failed.Provider == "" && t.failed.Kind != hub.Canceled {
-				t.failed.Provider = a.o.provider.Name
+				t.failed.Provider = x.o.Provider.Name
 			}
-			e.Err = a.redacted(t.failed)
+			e.Err = x.redacted(t.failed)
 		}
 		if t.calls > maxCalls && t.failed == nil {
-			t.failed = a.cutShort("an answer with too many calls of tools")
+			t.failed = x.cutShort("an answer with too many calls of tools")
 			e = &hub.Event{Kind: hub.Failure, Err: t.failed}
 		}
 		if t.failed != nil {
 			return t.fail(e)
 		}
-		if c.said != nil && !t.whole {
-			c.said.Add(e)
+		if x.transcript != nil && !t.whole {
+			x.transcript.Add(e)
 		}
 		if !t.begun && isContent(e.Kind) {
 			t.begun = true
-			a.content()
+			x.firstContent()
 		}
 		t.buf = t.w.Append(t.buf, e)
 	}
-	if t.begun || t.ended || c.out.heldBytes() > maxHeld {
+	if t.begun || t.ended || x.cl.out.heldBytes() > maxHeld {
 		if len(t.buf) == 0 {
 			return nil
 		}
-		return c.out.send(t.buf)
+		return x.cl.out.send(t.buf)
 	}
-	return c.out.hold(t.buf)
+	return x.cl.out.hold(t.buf)
 }
 
 // cutOff replaces an error by the reason for which the attempt was canceled.
-func cutOff(a *attempt, e *hub.Error) *hub.Error { return broken(a.ctx, a.o.provider.Name, e.Cause) }
+func cutOff(x *exchange, e *hub.Error) *hub.Error { return broken(x.ctx, x.o.Provider.Name, e.Cause) }
 
 // fail ends the stream with an error, if any of it has been sent.
 func (t *translation) fail(e *hub.Event) error {
-	c := t.a.c
-	if c.out.drop() {
+	out := &t.x.cl.out
+	if out.drop() {
 		return nil
 	}
 	if t.failed.Kind == hub.Canceled {
 		return errGone
 	}
-	return c.out.send(t.w.Append(t.buf, e))
+	return out.send(t.w.Append(t.buf, e))
 }
 
 func (t *translation) end() *hub.Error {
-	a, c := t.a, t.a.c
+	x := t.x
 	if !t.ended {
-		c.sawUsage(a, t.usage, t.response, hub.Finish{}, false)
+		x.sawUsage(t.usage, t.response, hub.Finish{}, false)
 	}
-	begun, _, _, gone := c.out.state()
+	begun, _, _, gone := x.cl.out.state()
 	switch {
 	case gone != nil || t.failed != nil && t.failed.Kind == hub.Canceled:
-		a.failed = canceled()
-		c.failure = a.failed
+		x.failed = hub.Left()
 		return nil
 	case t.failed != nil && !begun:
 		return t.failed
 	case t.failed != nil:
-		a.failed, c.failure = t.failed, t.failed
+		x.failed = t.failed
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 //	file-data, image-data       data is a string (3)
 //	file-url, image-url         url (3)
 //	file-id, image-file-id      fileId, a string or an object (3)
-func (r *reader) file(v gjson.Result, path string) (*hub.File, hub.Options) {
+func (r *callReader) file(v gjson.Result, path string) (*hub.File, hub.Options) {
 	f := new(hub.File)
 	var options hub.Options
 	given := false
@@ -57,7 +57,7 @@ func (r *reader) file(v gjson.Result, path string) (*hub.File, hub.Options) {
 
 // data decodes the data of a file: a string in version 2 and 3, or an object that names
 // its form.
-func (r *reader) data(f *hub.File, v gjson.Result, path string) {
+func (r *callReader) data(f *hub.File, v gjson.Result, path string) {
 	if v.Type == gjson.String {
 		r.fileString(f, v.Str, path)
 		return
@@ -95,7 +95,7 @@ func (r *reader) data(f *hub.File, v gjson.Result, path string) {
 
 // fileString decodes a string of version 2 or 3, whose clients send bytes as a data URL:
 // a URL, an OpenAI file id, or base64.
-func (r *reader) fileString(f *hub.File, s, path string) {
+func (r *callReader) fileString(f *hub.File, s, path string) {
 	switch {
 	case strings.HasPrefix(s, "file-"): // never base64, which has no - here
 		f.Reference = map[string]string{"openai": s}
@@ -107,7 +107,7 @@ func (r *reader) fileString(f *hub.File, s, path string) {
 }
 
 // fileData decodes base64, or a data URL where base64 is expected.
-func (r *reader) fileData(f *hub.File, s, path string) {
+func (r *callReader) fileData(f *hub.File, s, path string) {
 	if strings.HasPrefix(s, "data:") {
 		r.dataURL(f, s, path)
 		return
@@ -116,7 +116,7 @@ func (r *reader) fileData(f *hub.File, s, path string) {
 }
 
 // base64 accepts both alphabets, with or without padding.
-func (r *reader) base64(f *hub.File, s, path string) {
+func (r *callReader) base64(f *hub.File, s, path string) {
 	s = strings.TrimRight(s, "=")
 	encoding := base64.RawStdEncoding
 	if strings.ContainsAny(s, "-_") {
@@ -130,7 +130,7 @@ func (r *reader) base64(f *hub.File, s, path string) {
 	f.Data = data
 }
 
-func (r *reader) fileURL(f *hub.File, s, path string) {
+func (r *callReader) fileURL(f *hub.File, s, path string) {
 	if strings.HasPrefix(s, "data:") {
 		r.dataURL(f, s, path)
 		return
@@ -144,7 +144,7 @@ func (r *reader) fileURL(f *hub.File, s, path string) {
 }
 
 // dataURL decodes data:<type>[;parameters][;base64],<data>, see RFC 2397.
-func (r *reader) dataURL(f *hub.File, s, path string) {
+func (r *callReader) dataURL(f *hub.File, s, path string) {
 	head, body, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	if !ok {
 		r.want(path, "a data URL, which has a comma before its data")
@@ -171,7 +171,7 @@ func (r *reader) dataURL(f *hub.File, s, path string) {
 
 // fileID decodes the id of an uploaded file. If the id is a string, it does not name the
 // provider; among the AI SDK's providers of that version, only OpenAI takes a string.
-func (r *reader) fileID(f *hub.File, v gjson.Result, path string) {
+func (r *callReader) fileID(f *hub.File, v gjson.Result, path string) {
 	if v.Type == gjson.String {
 		f.Reference = map[string]string{"openai": r.name(v, path)}
 		return
@@ -179,7 +179,7 @@ func (r *reader) fileID(f *hub.File, v gjson.Result, path string) {
 	r.reference(f, v, path)
 }
 
-func (r *reader) reference(f *hub.File, v gjson.Result, path string) {
+func (r *callReader) reference(f *hub.File, v gjson.Result, path string) {
 	ids := make(map[string]string)
 	r.members(v, path, func(provider, path string, v gjson.Result) { ids[provider] = r.name(v, path) })
 	if len(ids) == 0 {
@@ -196,7 +196,7 @@ func isFull(mediaType string) bool {
 
 // mediaType fills in a missing media type from the data, or the file name. "image" and
 // "image/*" mean the same.
-func (r *reader) mediaType(f *hub.File, at string) {
+func (r *callReader) mediaType(f *hub.File, at string) {
 	if r.err != nil || isFull(f.MediaType) {
 		return
 	}

@@ -18,7 +18,7 @@ func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {
 		return nil, err
 	}
 	c := &hub.Call{Stream: strings.EqualFold(head.Get(headerStreaming), "true")}
-	r := new(reader)
+	r := new(callReader)
 	prompt := false
 	r.members(r.open(body), "", func(name, path string, v gjson.Result) {
 		prompt = prompt || name == "prompt"
@@ -42,7 +42,7 @@ func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {
 }
 
 // setting decodes one member of the body.
-func (r *reader) setting(c *hub.Call, name, path string, v gjson.Result) {
+func (r *callReader) setting(c *hub.Call, name, path string, v gjson.Result) {
 	switch name {
 	case "prompt":
 		c.Prompt = r.prompt(v, path)
@@ -81,7 +81,7 @@ func (r *reader) setting(c *hub.Call, name, path string, v gjson.Result) {
 	}
 }
 
-func (r *reader) format(v gjson.Result, path string) *hub.Format {
+func (r *callReader) format(v gjson.Result, path string) *hub.Format {
 	f := new(hub.Format)
 	kind := ""
 	r.members(v, path, func(name, path string, v gjson.Result) {
@@ -109,14 +109,14 @@ func (r *reader) format(v gjson.Result, path string) *hub.Format {
 }
 
 // schema decodes a JSON Schema, which may be true or false instead of an object.
-func (r *reader) schema(v gjson.Result, path string) json.RawMessage {
+func (r *callReader) schema(v gjson.Result, path string) json.RawMessage {
 	if v.IsBool() {
 		return json.RawMessage(v.Raw)
 	}
 	return r.object(v, path)
 }
 
-func (r *reader) tools(v gjson.Result, path string) (tools []hub.Tool) {
+func (r *callReader) tools(v gjson.Result, path string) (tools []hub.Tool) {
 	names := make(map[string]bool)
 	r.items(v, path, func(path string, v gjson.Result) {
 		t := r.tool(v, path)
@@ -129,7 +129,7 @@ func (r *reader) tools(v gjson.Result, path string) (tools []hub.Tool) {
 	return tools
 }
 
-func (r *reader) tool(v gjson.Result, path string) (t hub.Tool) {
+func (r *callReader) tool(v gjson.Result, path string) (t hub.Tool) {
 	kind := ""
 	r.members(v, path, func(name, path string, v gjson.Result) {
 		switch name {
@@ -178,7 +178,7 @@ func (r *reader) tool(v gjson.Result, path string) (t hub.Tool) {
 }
 
 // examples decodes [{"input": ...}, ...].
-func (r *reader) examples(v gjson.Result, path string) (examples []json.RawMessage) {
+func (r *callReader) examples(v gjson.Result, path string) (examples []json.RawMessage) {
 	r.items(v, path, func(path string, v gjson.Result) {
 		input := r.object(v.Get("input"), join(path, "input"))
 		examples = append(examples, input)
@@ -186,7 +186,7 @@ func (r *reader) examples(v gjson.Result, path string) (examples []json.RawMessa
 	return examples
 }
 
-func (r *reader) toolChoice(v gjson.Result, path string) (c hub.ToolChoice) {
+func (r *callReader) toolChoice(v gjson.Result, path string) (c hub.ToolChoice) {
 	r.members(v, path, func(name, path string, v gjson.Result) {
 		switch name {
 		case "type":
@@ -210,7 +210,7 @@ func (r *reader) toolChoice(v gjson.Result, path string) (c hub.ToolChoice) {
 	return c
 }
 
-func (r *reader) effort(v gjson.Result, path string) hub.Effort {
+func (r *callReader) effort(v gjson.Result, path string) hub.Effort {
 	switch e := hub.Effort(r.text(v, path)); e {
 	case hub.EffortNone, hub.EffortMinimal, hub.EffortLow, hub.EffortMedium, hub.EffortHigh, hub.EffortXHigh, hub.EffortMax:
 		return e

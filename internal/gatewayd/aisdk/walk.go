@@ -18,18 +18,18 @@ const (
 	maxWarnings = 64 // about unknown members
 )
 
-// reader decodes the JSON of a request. It keeps the first error, with its path
+// callReader decodes the JSON of a request. It keeps the first error, with its path
 // (prompt[2].content[0].data), and continues.
 //
 // A null member counts as missing: clients omit undefined values, and clients that send
 // null mean the same.
-type reader struct {
+type callReader struct {
 	err      *hub.Error
 	warnings []hub.Warning
 }
 
 // open returns the object in body.
-func (r *reader) open(body []byte) gjson.Result {
+func (r *callReader) open(body []byte) gjson.Result {
 	switch {
 	case !utf8.Valid(body):
 		r.fail("", "the body is not UTF-8")
@@ -68,17 +68,17 @@ func tooDeep(body []byte) bool {
 	return false
 }
 
-func (r *reader) fail(path, format string, args ...any) {
+func (r *callReader) fail(path, format string, args ...any) {
 	if r.err == nil {
 		r.err = &hub.Error{Kind: hub.BadRequest, Param: path, Message: fmt.Sprintf(format, args...)}
 	}
 }
 
 // want records that the value at path is not of the required form.
-func (r *reader) want(path, what string) { r.fail(path, "%s must be %s", path, what) }
+func (r *callReader) want(path, what string) { r.fail(path, "%s must be %s", path, what) }
 
 // missing records that the object at path lacks a member.
-func (r *reader) missing(path, name string) {
+func (r *callReader) missing(path, name string) {
 	r.fail(join(path, name), "%s is missing", join(path, name))
 }
 
@@ -91,7 +91,7 @@ func join(path, name string) string {
 
 // members calls f for each member of the object at path that is not null, until an error
 // occurs. f must pass unknown names to unknown.
-func (r *reader) members(v gjson.Result, path string, f func(name, path string, v gjson.Result)) {
+func (r *callReader) members(v gjson.Result, path string, f func(name, path string, v gjson.Result)) {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return
@@ -105,7 +105,7 @@ func (r *reader) members(v gjson.Result, path string, f func(name, path string, 
 }
 
 // items calls f for each item of the array at path, until an error occurs.
-func (r *reader) items(v gjson.Result, path string, f func(path string, v gjson.Result)) {
+func (r *callReader) items(v gjson.Result, path string, f func(path string, v gjson.Result)) {
 	if !v.IsArray() {
 		r.want(path, "an array")
 		return
@@ -119,7 +119,7 @@ func (r *reader) items(v gjson.Result, path string, f func(path string, v gjson.
 }
 
 // unknown adds a warning about an unknown member, once for all array elements.
-func (r *reader) unknown(path string) {
+func (r *callReader) unknown(path string) {
 	feature := make([]byte, 0, len(path))
 	for i := 0; i < len(path); i++ { // prompt[2].content[0].x -> prompt.content.x
 		if path[i] == '[' {
@@ -133,7 +133,7 @@ func (r *reader) unknown(path string) {
 	r.warn(hub.WarnUnsupported, string(feature), "the gateway does not know it and left it out")
 }
 
-func (r *reader) warn(kind hub.WarningKind, feature, message string) {
+func (r *callReader) warn(kind hub.WarningKind, feature, message string) {
 	w := hub.Warning{Kind: kind, Feature: feature, Message: message}
 	for _, other := range r.warnings {
 		if other == w {
@@ -145,7 +145,7 @@ func (r *reader) warn(kind hub.WarningKind, feature, message string) {
 	}
 }
 
-func (r *reader) text(v gjson.Result, path string) string {
+func (r *callReader) text(v gjson.Result, path string) string {
 	if v.Type != gjson.String {
 		r.want(path, "a string")
 	}
@@ -153,26 +153,26 @@ func (r *reader) text(v gjson.Result, path string) string {
 }
 
 // name decodes a string that must not be empty.
-func (r *reader) name(v gjson.Result, path string) string {
+func (r *callReader) name(v gjson.Result, path string) string {
 	if v.Type != gjson.String || v.Str == "" {
 		r.want(path, "a string that is not empty")
 	}
 	return v.Str
 }
 
-func (r *reader) texts(v gjson.Result, path string) (list []string) {
+func (r *callReader) texts(v gjson.Result, path string) (list []string) {
 	r.items(v, path, func(path string, v gjson.Result) { list = append(list, r.text(v, path)) })
 	return list
 }
 
-func (r *reader) flag(v gjson.Result, path string) bool {
+func (r *callReader) flag(v gjson.Result, path string) bool {
 	if v.Type != gjson.True && v.Type != gjson.False {
 		r.want(path, "true or false")
 	}
 	return v.Type == gjson.True
 }
 
-func (r *reader) number(v gjson.Result, path string) *float64 {
+func (r *callReader) number(v gjson.Result, path string) *float64 {
 	if v.Type != gjson.Number || math.IsInf(v.Num, 0) || math.IsNaN(v.Num) {
 		r.want(path, "a number")
 		return nil
@@ -181,7 +181,7 @@ func (r *reader) number(v gjson.Result, path string) *float64 {
 }
 
 // integer decodes an integer from least to JavaScript's maximum safe integer.
-func (r *reader) integer(v gjson.Result, path string, least int64) *int64 {
+func (r *callReader) integer(v gjson.Result, path string, least int64) *int64 {
 	if v.Type != gjson.Number || v.Num != math.Trunc(v.Num) || math.Abs(v.Num) > 1<<53 || v.Num < float64(least) {
 		what := "a whole number"
 		if least > math.MinInt64 {
@@ -194,7 +194,7 @@ func (r *reader) integer(v gjson.Result, path string, least int64) *int64 {
 }
 
 // object returns the JSON of an object unchanged.
-func (r *reader) object(v gjson.Result, path string) json.RawMessage {
+func (r *callReader) object(v gjson.Result, path string) json.RawMessage {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return nil
@@ -203,7 +203,7 @@ func (r *reader) object(v gjson.Result, path string) json.RawMessage {
 }
 
 // options decodes providerOptions, without the gateway's own options.
-func (r *reader) options(v gjson.Result, path string) (o hub.Options) {
+func (r *callReader) options(v gjson.Result, path string) (o hub.Options) {
 	r.members(v, path, func(provider, path string, v gjson.Result) {
 		if provider == us {
 			return

@@ -1,507 +1,373 @@
 package chatcompletions
 
 import (
-	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"math/big"
+	"mime"
+	"net/url"
+	"path"
 	"strings"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-func (w *outgoing) messages() {
-	w.b.open("messages", '[')
-	last := -1 // the last message of the user: a tool loop begins behind it
-	for i := range w.c.Prompt {
-		if w.c.Prompt[i].Role == hub.User {
-			last = i
-		}
+func (r *callReader) readMessages(v gjson.Result) {
+	r.messages = true
+	if !v.IsArray() {
+		r.fail("messages", "must be a list")
+		return
 	}
-	if f := w.c.Format; f != nil && f.Schema != nil && w.t.Is(NoJSONSchema) {
-		w.schemaMessage(f)
+	i := 0
+	v.ForEach(func(_, m gjson.Result) bool {
+		r.message(fmt.Sprintf("messages[%d]", i), m)
+		i++
+		return r.err == nil
+	})
+	if i == 0 {
+		r.fail("messages", "is empty")
 	}
-	for i := range w.c.Prompt {
-		m := &w.c.Prompt[i]
-		if m.Role != hub.ToolRole {
-			w.attach()
-		}
-		switch m.Role {
-		case hub.System:
-			role := "system"
-			if w.reasons {
-				role = "developer"
-			}
-			w.message(role, m)
-		case hub.User:
-			w.message("user", m)
-		case hub.Assistant:
-			w.assistant(m, i > last)
-		case hub.ToolRole:
-			w.results(m)
-		default:
-			w.fail("messages", "a message has the role %q", m.Role)
-		}
-	}
-	w.attach()
-	w.b.close(']')
 }
 
-func (w *outgoing) schemaMessage(f *hub.Format) {
-	w.b.next()
-	w.b.add(`{"role":"system"`)
-	w.b.text("content", "Answer with JSON only, of this JSON Schema:\n"+string(f.Schema))
-	w.b.close('}')
-	w.warn(hub.WarnCompatibility, "responseFormat", "the schema is in a system message: "+w.t.Provider+" takes none")
-}
-
-// message writes a message of the role system, developer or user.
-func (w *outgoing) message(role string, m *hub.Message) {
-	w.b.next()
-	w.b.add("{")
-	w.b.text("role", role)
-	w.b.key("content")
-	w.content(m.Parts, &m.Options)
-	w.b.close('}')
-}
-
-// content writes text and files: a single text as a string, anything else as parts.
-func (w *outgoing) content(parts []hub.Part, message *hub.Options) {
-	marked := w.mark(*message) != nil
-	texts := true
-	for i := range parts {
-		texts = texts && w.asText(&parts[i])
-		marked = marked || w.mark(parts[i].Options) != nil
+func (r *callReader) message(at string, v gjson.Result) {
+	if !v.IsObject() {
+		r.fail(at, "must be an object")
+		return
 	}
+	m := hub.Message{}
+	switch role := v.Get("role").Str; role {
+	case "system", "developer":
+		m.Role = hub.System
+		m.Parts = r.content(at, v.Get("content"), hub.System)
+	case "user":
+		m.Role = hub.User
+		m.Parts = r.content(at, v.Get("content"), hub.User)
+	case "assistant":
+		m.Role = hub.Assistant
+		m.Parts = r.assistant(at, v)
+	case "tool":
+		r.toolMessage(at, v)
+		return
+	default:
+		r.fail(at+".role", "is %.64q; it must be system, developer, user, assistant or tool", role)
+		return
+	}
+	if name := v.Get("name"); name.Type == gjson.String && name.Str != "" {
+		r.warn(hub.WarnUnsupported, at+".name", "it is left out: models of other providers are not told names of participants")
+	}
+	cacheControl(&m.Options, v)
+	r.call.Prompt = append(r.call.Prompt, m)
+}
+
+// content reads text or a list of parts.
+func (r *callReader) content(at string, v gjson.Result, role hub.Role) (parts []hub.Part) {
+	at += ".content"
 	switch {
-	case len(parts) == 0 && !marked:
-		w.b.add(`""`)
-		return
-	case texts && !marked && (len(parts) == 1 || w.t.Is(StringContent)):
-		var s []string
-		for i := range parts {
-			s = append(s, partText(&parts[i]))
-		}
-		w.b = appendText(w.b, strings.Join(s, "\n"))
-		return
-	}
-	w.b.add("[")
-	for i := range parts {
-		w.part(&parts[i])
-		mark := w.mark(parts[i].Options)
-		if mark == nil && i == len(parts)-1 {
-			mark = w.mark(*message)
-		}
-		if mark != nil {
-			w.b = w.b[:len(w.b)-1] // the bracket
-			w.b.raw("cache_control", mark)
-			w.b.close('}')
-		}
-	}
-	w.b.close(']')
-}
-
-// mark returns the cache marker of a part or message, nil if there is none or the server
-// does not support markers: a marker is a hint, and omitting it changes no answer.
-func (w *outgoing) mark(o hub.Options) json.RawMessage {
-	if !w.t.Is(CacheControl) {
+	case v.Type == gjson.String:
+		return []hub.Part{{Kind: hub.TextPart, Text: v.Str}}
+	case v.Type == gjson.Null && role == hub.Assistant:
+		return nil
+	case !v.IsArray():
+		r.fail(at, "must be a string or a list of parts")
 		return nil
 	}
-	return o["anthropic"]["cacheControl"]
+	i := 0
+	v.ForEach(func(_, p gjson.Result) bool {
+		parts = r.part(parts, fmt.Sprintf("%s[%d]", at, i), p, role)
+		i++
+		return r.err == nil
+	})
+	return parts
 }
 
-// asText reports whether a part is text, or a text file.
-func (w *outgoing) asText(p *hub.Part) bool {
-	return p.Kind == hub.TextPart || p.Kind == hub.FilePart && p.File != nil && (p.File.Text != "" || p.File.Data != nil && isText(p.File.MediaType))
-}
-
-func partText(p *hub.Part) string {
+// part appends a part of a message.
+func (r *callReader) part(parts []hub.Part, at string, v gjson.Result, role hub.Role) []hub.Part {
+	p := hub.Part{Kind: hub.FilePart}
+	kind := v.Get("type").Str
 	switch {
-	case p.Kind != hub.FilePart:
-		return p.Text
-	case p.File.Text != "":
-		return p.File.Text
-	}
-	return string(p.File.Data)
-}
-
-// part writes a part of a user's message.
-func (w *outgoing) part(p *hub.Part) {
-	b := &w.b
-	switch {
-	case w.asText(p):
-		b.next()
-		b.add(`{"type":"text"`)
-		b.text("text", partText(p))
-		b.close('}')
-	case p.Kind == hub.FilePart && p.File != nil:
-		w.file(p)
-	case p.Kind == hub.CustomPart:
-		w.fail("messages", "a part of the type %s cannot be sent to %s", hub.Redact(p.CustomKind), w.t.Provider)
+	case kind == "text":
+		p.Kind, p.Text = hub.TextPart, r.text(at+".text", v.Get("text"))
+	case kind == "refusal" && role == hub.Assistant:
+		p.Kind, p.Text = hub.TextPart, r.text(at+".refusal", v.Get("refusal"))
+		p.Options.Set("openai", "refusal", true)
+	case kind == "thinking" && role == hub.Assistant: // Mistral's
+		p.Kind, p.Text = hub.ReasoningPart, joinText(v.Get("thinking"))
+	case role == hub.System || role == hub.Assistant && kind != "image_url":
+		r.fail(at+".type", "is %.64q; a message of this role has parts of the type text", kind)
+		return parts
+	case kind == "image_url":
+		u := v.Get("image_url")
+		p.File = r.file(at+".image_url.url", orText(u, "url"), "image/*", "")
+		if d := u.Get("detail"); d.Type == gjson.String {
+			p.Options.Set("openai", "imageDetail", d.Str)
+			if d.Str != "auto" {
+				r.call.Members = append(r.call.Members, hub.Member{Name: at + ".image_url.detail", Provider: "openai", Option: "imageDetail"})
+			}
+		}
+	case kind == "video_url":
+		p.File = r.file(at+".video_url.url", orText(v.Get("video_url"), "url"), "video/*", "")
+	case kind == "input_audio":
+		a := v.Get("input_audio")
+		p.File = r.data(at+".input_audio.data", a.Get("data"), audioType(a.Get("format").Str))
+	case kind == "file":
+		p.File = r.filePart(at+".file", v.Get("file"))
 	default:
-		w.fail("messages", "a part of the type %s cannot be sent to %s", p.Kind, w.t.Provider)
+		r.fail(at+".type", "is %.64q; it must be text, image_url, file or input_audio", kind)
+		return parts
 	}
+	cacheControl(&p.Options, v)
+	return append(parts, p)
 }
 
-func (w *outgoing) file(p *hub.Part) {
-	b, f := &w.b, p.File
-	kind, sub, _ := strings.Cut(f.MediaType, "/")
-	id := f.Reference["openai"]
-	if id == "" {
-		id = f.Reference[w.t.Provider]
+// orText returns v if it is a string, otherwise v's member name.
+func orText(v gjson.Result, name string) gjson.Result {
+	if v.Type == gjson.String {
+		return v
 	}
-	if f.Reference != nil && (id == "" || kind != "application") {
-		w.fail("messages", "a file is given by the id it has with a provider, which %s does not know here: send the file itself", w.t.Provider)
+	return v.Get(name)
+}
+
+// joinText returns the text of a string or of a list of text parts.
+func joinText(v gjson.Result) string {
+	if v.Type == gjson.String {
+		return v.Str
+	}
+	var b strings.Builder
+	v.ForEach(func(_, p gjson.Result) bool {
+		b.WriteString(p.Get("text").Str)
+		return true
+	})
+	return b.String()
+}
+
+// file reads the file at a URL, http, https or data.
+func (r *callReader) file(at string, v gjson.Result, mediaType, name string) *hub.File {
+	address := r.text(at, v)
+	f, err := readAddress(address, mediaType)
+	if err != "" {
+		r.fail(at, "%s", err)
+		return nil
+	}
+	f.Name = name
+	return f
+}
+
+// readAddress returns the file at an address; wrong describes an invalid address.
+func readAddress(address, mediaType string) (f *hub.File, wrong string) {
+	switch scheme, rest, _ := strings.Cut(address, ":"); strings.ToLower(scheme) {
+	case "data":
+		head, data, ok := strings.Cut(rest, ",")
+		kind, encoded := strings.CutSuffix(head, ";base64")
+		if !ok {
+			return nil, "is no data: URL; it must be data:TYPE;base64,DATA"
+		}
+		if kind != "" && kind[0] != ';' {
+			mediaType, _, _ = strings.Cut(kind, ";")
+		}
+		if !encoded {
+			text, err := url.PathUnescape(data)
+			if err != nil {
+				return nil, "is no data: URL; it has a wrong % escape"
+			}
+			return &hub.File{MediaType: mediaType, Data: []byte(text)}, ""
+		}
+		raw, err := decodeBase64(data)
+		if err != nil || len(raw) == 0 {
+			return nil, "has no base64 in its data: URL"
+		}
+		return &hub.File{MediaType: mediaType, Data: raw}, ""
+	case "http", "https":
+		if u, err := url.Parse(address); err != nil || u.Host == "" {
+			return nil, "is no URL"
+		}
+		return &hub.File{MediaType: mediaType, URL: address}, ""
+	}
+	return nil, "must be a http:, https: or data: URL"
+}
+
+// decodeBase64 decodes base64 of any variant: standard or URL alphabet, with or without
+// padding.
+func decodeBase64(s string) ([]byte, error) {
+	if raw, err := base64.StdEncoding.DecodeString(s); err == nil {
+		return raw, nil
+	}
+	s = strings.TrimRight(s, "=")
+	if strings.ContainsAny(s, "-_") {
+		return base64.RawURLEncoding.DecodeString(s)
+	}
+	return base64.RawStdEncoding.DecodeString(s)
+}
+
+// data reads base64 without a data URL.
+func (r *callReader) data(at string, v gjson.Result, mediaType string) *hub.File {
+	text := r.text(at, v)
+	if strings.HasPrefix(text, "data:") {
+		return r.file(at, v, mediaType, "")
+	}
+	raw, err := decodeBase64(text)
+	if err != nil || len(raw) == 0 {
+		r.fail(at, "must be base64")
+	}
+	return &hub.File{MediaType: mediaType, Data: raw}
+}
+
+func (r *callReader) filePart(at string, v gjson.Result) *hub.File {
+	name := v.Get("filename").String()
+	mediaType := typeByName(name)
+	if id := v.Get("file_id"); id.Type == gjson.String && id.Str != "" {
+		return &hub.File{MediaType: mediaType, Name: name, Reference: map[string]string{"openai": id.Str}}
+	}
+	data := v.Get("file_data")
+	if data.Type != gjson.String {
+		r.fail(at, "needs file_data or file_id")
+		return nil
+	}
+	var f *hub.File
+	if strings.Contains(data.Str[:min(len(data.Str), 8)], ":") {
+		f = r.file(at+".file_data", data, mediaType, name)
+	} else {
+		f = r.data(at+".file_data", data, mediaType)
+	}
+	if f != nil {
+		f.Name = name
+	}
+	return f
+}
+
+// types maps file name extensions to media types. The operating system's own list differs
+// between systems.
+var types = map[string]string{
+	".pdf": "application/pdf", ".txt": "text/plain", ".md": "text/markdown", ".csv": "text/csv", ".html": "text/html",
+	".xml": "application/xml", ".json": "application/json", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif",
+	".webp": "image/webp", ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+}
+
+func typeByName(name string) string {
+	if t, ok := types[strings.ToLower(path.Ext(name))]; ok {
+		return t
+	}
+	return "application/pdf" // the type that OpenAI accepts as a file part
+}
+
+func audioType(format string) string {
+	switch format {
+	case "mp3":
+		return "audio/mpeg"
+	case "":
+		return "audio/wav"
+	}
+	return "audio/" + strings.ToLower(strings.NewReplacer("/", "", ";", "", " ", "").Replace(format))
+}
+
+// isText reports whether files of the type can be sent as text.
+func isText(mediaType string) bool {
+	kind, _, err := mime.ParseMediaType(mediaType)
+	return err == nil && (strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml")
+}
+
+func (r *callReader) assistant(at string, v gjson.Result) []hub.Part {
+	for _, name := range []string{"audio", "function_call"} {
+		if v.Get(name).IsObject() {
+			r.fail(at+"."+name, "cannot be translated for this model")
+			return nil
+		}
+	}
+	parts := append(reasoningOf(v), r.content(at, v.Get("content"), hub.Assistant)...)
+	if s := v.Get("refusal"); s.Type == gjson.String && s.Str != "" {
+		p := hub.Part{Kind: hub.TextPart, Text: s.Str}
+		p.Options.Set("openai", "refusal", true)
+		parts = append(parts, p)
+	}
+	for i, image := range v.Get("images").Array() {
+		at := fmt.Sprintf("%s.images[%d].image_url.url", at, i)
+		parts = append(parts, hub.Part{Kind: hub.FilePart, File: r.file(at, orText(image.Get("image_url"), "url"), "image/*", "")})
+	}
+	for i, call := range v.Get("tool_calls").Array() {
+		parts = append(parts, r.toolCall(fmt.Sprintf("%s.tool_calls[%d]", at, i), call))
+	}
+	if len(parts) > 0 && len(v.Get("tool_calls").Array()) > 0 {
+		parts = withoutEmptyText(parts)
+	}
+	return parts
+}
+
+// withoutEmptyText drops the content "" that many clients send with tool calls, and that
+// some providers reject.
+func withoutEmptyText(parts []hub.Part) []hub.Part {
+	kept := parts[:0]
+	for _, p := range parts {
+		if p.Kind != hub.TextPart || p.Text != "" {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+func (r *callReader) toolCall(at string, v gjson.Result) hub.Part {
+	packed := r.text(at+".id", v.Get("id"))
+	id, o := hub.UnpackID(packed)
+	switch kind := v.Get("type"); {
+	case kind.Str == "custom":
+		c := &hub.ToolCall{ID: id, Name: r.text(at+".custom.name", v.Get("custom.name")), Input: hub.CustomObject(v.Get("custom.input").String())}
+		if c.ID == "" || c.Name == "" {
+			r.fail(at, "needs an id and the name of its custom tool")
+		}
+		o.Set("openai", hub.OptionCustom, true)
+		r.names[id] = c.Name
+		return hub.Part{Kind: hub.ToolCallPart, Call: c, Options: o}
+	case kind.Type == gjson.String && kind.Str != "function":
+		r.fail(at+".type", "is %.64q; it must be function or custom", kind.Str)
+	}
+	c := &hub.ToolCall{ID: id, Name: r.text(at+".function.name", v.Get("function.name"))}
+	if c.ID == "" || c.Name == "" {
+		r.fail(at, "needs an id and the name of its function")
+	}
+	switch args := v.Get("function.arguments"); {
+	case args.Type == gjson.String:
+		c.Input = args.Str
+	case args.IsObject():
+		c.Input = args.Raw
+	}
+	if c.Input == "" {
+		c.Input = "{}"
+	}
+	if s := v.Get("extra_content.google.thought_signature"); s.Type == gjson.String && s.Str != "" {
+		o.Set("google", "thoughtSignature", s.Str)
+	}
+	r.names[id] = c.Name
+	return hub.Part{Kind: hub.ToolCallPart, Call: c, Options: o}
+}
+
+// toolMessage reads the result of a tool. Consecutive results become one message of the
+// hub.
+func (r *callReader) toolMessage(at string, v gjson.Result) {
+	id, _ := hub.UnpackID(r.text(at+".tool_call_id", v.Get("tool_call_id")))
+	res := &hub.ToolResult{CallID: id, Name: r.names[id]}
+	if res.Name == "" {
+		res.Name = v.Get("name").String()
+	}
+	if res.Name == "" {
+		r.fail(at+".tool_call_id", "is %.64q, and no message before it has a tool call of that id", id)
 		return
 	}
-	b.next()
-	switch {
-	case kind == "image":
-		b.add(`{"type":"image_url","image_url":{`)
-		w.address("url", f, "image/jpeg")
-		if d := p.Options.String("openai", "imageDetail"); d != "" {
-			b.text("detail", d)
-		}
-		b.add("}}")
-	case kind == "audio" && f.Data != nil:
-		format := sub
-		switch sub {
-		case "mpeg", "mpga", "*":
-			format = "mp3"
-		case "x-wav", "wave", "vnd.wave":
-			format = "wav"
-		}
-		b.add(`{"type":"input_audio","input_audio":{`)
-		b.key("data")
-		b.base64(f.Data)
-		b.text("format", format)
-		b.add("}}")
-	case kind == "video" && w.t.Is(VideoURL):
-		b.add(`{"type":"video_url","video_url":{`)
-		w.address("url", f, "video/mp4")
-		b.add("}}")
-	case f.MediaType == "application/pdf" && w.t.Is(DocumentURL) && id == "":
-		b.add(`{"type":"document_url"`)
-		w.address("document_url", f, "")
-		if f.Name != "" {
-			b.text("document_name", f.Name)
-		}
-		b.close('}')
-	case kind == "application" && !w.t.Is(NoFiles) && (id != "" || sub == "pdf" || w.t.Is(ReasoningDetails)):
-		b.add(`{"type":"file","file":{`)
-		name := f.Name
-		switch {
-		case id != "":
-			b.text("file_id", id)
-		default:
-			if f.URL != "" && w.t.Is(OpenAI) {
-				w.fail("messages", "%s takes files as data alone, not by their URL: send the file itself", w.t.Provider)
-			}
-			if name == "" {
-				name = "file." + sub
-			}
-			w.address("file_data", f, "")
-		}
-		if name != "" {
-			b.text("filename", name)
-		}
-		b.add("}}")
+	switch content := v.Get("content"); content.Type {
+	case gjson.String:
+		res.Output = hub.ToolOutput{Kind: hub.OutputText, Text: content.Str}
+	case gjson.Null:
+		res.Output = hub.ToolOutput{Kind: hub.OutputText}
 	default:
-		w.fail("messages", "a file of the type %q cannot be sent to %s of %s", f.MediaType, w.t.Model, w.t.Provider)
+		res.Output = hub.ToolOutput{Kind: hub.OutputContent, Content: r.content(at, content, hub.ToolRole)}
 	}
-}
-
-// address adds a file as a URL; unclear is used if neither f nor its first bytes tell the
-// full media type.
-func (w *outgoing) address(name string, f *hub.File, unclear string) {
-	if f.URL != "" {
-		w.b.text(name, f.URL)
+	p := hub.Part{Kind: hub.ToolResultPart, Result: res}
+	cacheControl(&p.Options, v)
+	if n := len(r.call.Prompt); n > 0 && r.call.Prompt[n-1].Role == hub.ToolRole {
+		r.call.Prompt[n-1].Parts = append(r.call.Prompt[n-1].Parts, p)
 		return
 	}
-	mediaType := f.MediaType
-	if strings.HasSuffix(mediaType, "/*") {
-		mediaType = sniff(f.Data, unclear)
-	}
-	w.b.key(name)
-	w.b.add(`"data:` + strings.Trim(string(appendText(nil, mediaType)), `"`) + `;base64,`)
-	w.b.appendBase64(f.Data)
-	w.b.close('"')
+	r.call.Prompt = append(r.call.Prompt, hub.Message{Role: hub.ToolRole, Parts: []hub.Part{p}})
 }
 
-// sniff determines the type of an image from its first bytes.
-func sniff(data []byte, otherwise string) string {
-	for _, s := range []struct{ head, kind string }{
-		{"\x89PNG", "image/png"}, {"\xff\xd8\xff", "image/jpeg"}, {"GIF8", "image/gif"}, {"RIFF", "image/webp"},
-	} {
-		if strings.HasPrefix(string(data[:min(len(data), 4)]), s.head) {
-			return s.kind
-		}
-	}
-	return otherwise
-}
-
-// assistant writes an assistant message. inLoop says that no user message follows.
-func (w *outgoing) assistant(m *hub.Message, inLoop bool) {
-	var said []string
-	var reasoning []*hub.Part
-	var calls []*hub.Part
-	refusal := ""
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		switch p.Kind {
-		case hub.TextPart:
-			if p.Options["openai"]["refusal"] != nil {
-				refusal += p.Text
-			} else {
-				said = append(said, p.Text)
-			}
-		case hub.ReasoningPart:
-			reasoning = append(reasoning, p)
-		case hub.ToolCallPart:
-			if p.Call.ProviderExecuted {
-				w.warn(hub.WarnUnsupported, "tools."+p.Call.Name, "what tools of another provider did is left out of the conversation")
-				continue
-			}
-			calls = append(calls, p)
-		case hub.ToolResultPart:
-			w.warn(hub.WarnUnsupported, "tools."+p.Result.Name, "what tools of another provider did is left out of the conversation")
-		case hub.FilePart:
-			w.fail("messages", "a file in an answer of the model cannot be sent back to %s: put it into a message of the user", w.t.Provider)
-		default:
-			w.warn(hub.WarnUnsupported, string(p.Kind), "it is left out of the conversation")
-		}
-	}
-	if len(said) == 0 && len(calls) == 0 && refusal == "" && (len(reasoning) == 0 || !w.thinks(inLoop)) {
-		return // servers refuse an empty message
-	}
-	b := &w.b
-	b.next()
-	b.add(`{"role":"assistant"`)
-	text := strings.Join(said, "")
-	switch mark := w.mark(m.Options); {
-	case w.t.Is(ThinkingParts) && len(reasoning) > 0:
-		w.thinkingParts(reasoning, text)
-	case mark != nil && text != "":
-		b.add(`,"content":[{"type":"text"`)
-		b.text("text", text)
-		b.raw("cache_control", mark)
-		b.add("}]")
-	case text == "" && (len(calls) > 0 || refusal != "") && !w.t.Is(StringContent):
-		b.add(`,"content":null`)
-	default:
-		b.text("content", text)
-	}
-	if refusal != "" {
-		b.text("refusal", refusal)
-	}
-	w.reasoning(reasoning, inLoop)
-	if len(calls) > 0 {
-		b.open("tool_calls", '[')
-		for _, p := range calls {
-			w.toolCall(p)
-		}
-		b.close(']')
-	}
-	b.close('}')
-}
-
-func (w *outgoing) thinkingParts(reasoning []*hub.Part, text string) {
-	b := &w.b
-	b.open("content", '[')
-	for _, p := range reasoning {
-		b.next()
-		b.add(`{"type":"thinking","thinking":[{"type":"text"`)
-		b.text("text", p.Text)
-		b.add("}]}")
-	}
-	if text != "" {
-		b.next()
-		b.add(`{"type":"text"`)
-		b.text("text", text)
-		b.close('}')
-	}
-	b.close(']')
-}
-
-// thinks reports whether the server accepts reasoning from earlier turns.
-func (w *outgoing) thinks(inLoop bool) bool {
-	return w.t.Is(ReasoningDetails) || w.t.Is(ReasoningContent) || w.t.Is(ThinkingParts) || w.t.Is(ReasoningInToolLoop) && inLoop
-}
-
-// reasoning writes the reasoning, if the server expects it back. OpenAI's own API never
-// returns reasoning, and rejects it; OpenAI intends clients to omit reasoning, so the
-// omission causes no warning.
-func (w *outgoing) reasoning(parts []*hub.Part, inLoop bool) {
-	b := &w.b
-	switch {
-	case len(parts) == 0:
-	case w.t.Is(ReasoningDetails):
-		var details buffer
-		for i, p := range parts {
-			for _, d := range seal(p.Options, p.Text, true, i) {
-				if d.format == formatOurs && !w.t.Is(OurSignatures) {
-					w.warn(hub.WarnUnsupported, "reasoning", "what was thought with a signature that "+w.t.Provider+" does not know is left out of the conversation")
-					continue
-				}
-				details.detail(&d)
-			}
-		}
-		b.list("reasoning_details", details)
-	case w.t.Is(ReasoningContent), w.t.Is(ReasoningInToolLoop) && inLoop:
-		var text strings.Builder
-		for _, p := range parts {
-			text.WriteString(p.Text)
-		}
-		if text.Len() > 0 {
-			b.text("reasoning_content", text.String())
-		}
-	}
-}
-
-func (w *outgoing) toolCall(p *hub.Part) {
-	b := &w.b
-	b.next()
-	b.add("{")
-	id := w.toolID(p.Call.ID)
-	if w.t.Is(OurSignatures) {
-		id = hub.PackID(id, p.Options)
-	}
-	b.text("id", id)
-	input := p.Call.Input
-	switch custom := isCustom(p, w.customs); {
-	case custom && w.t.Is(OpenAI):
-		b.customCall(p.Call.Name, input)
-		b.close('}')
-		return
-	case custom:
-		input = hub.CustomObject(hub.CustomInput(input))
-	case input == "":
-		input = "{}"
-	}
-	b.add(`,"type":"function","function":{`)
-	b.text("name", p.Call.Name)
-	b.text("arguments", input)
-	b.close('}')
-	if s := p.Options.String("google", "thoughtSignature"); s != "" && w.t.Is(GoogleSignatures) {
-		b.add(`,"extra_content":{"google":{`)
-		b.text("thought_signature", s)
-		b.add("}}")
-	}
-	b.close('}')
-}
-
-// maxID is OpenAI's maximum length of a tool call id.
-const maxID = 40
-
-// toolID returns an id that the server accepts; equal ids give equal results.
-func (w *outgoing) toolID(id string) string {
-	switch {
-	case w.t.Is(ShortToolIDs):
-		if len(id) == 9 && !strings.ContainsFunc(id, func(r rune) bool { return !isAlphanumeric(r) }) {
-			return id
-		}
-		return hash(id)[:9]
-	case len(id) > maxID:
-		return "call_" + hash(id)[:24]
-	}
-	return id
-}
-
-func isAlphanumeric(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-}
-
-// hash returns a hash of id with at least 32 letters and digits.
-func hash(id string) string {
-	sum := sha256.Sum256([]byte(id))
-	return fmt.Sprintf("%032s", new(big.Int).SetBytes(sum[:]).Text(62))
-}
-
-func (w *outgoing) results(m *hub.Message) {
-	for i := range m.Parts {
-		p := &m.Parts[i]
-		switch p.Kind {
-		case hub.ToolResultPart:
-			w.result(p)
-		default:
-			w.warn(hub.WarnUnsupported, string(p.Kind), "it is left out of the conversation")
-		}
-	}
-}
-
-func (w *outgoing) result(p *hub.Part) {
-	b, out := &w.b, &p.Result.Output
-	b.next()
-	b.add(`{"role":"tool"`)
-	b.text("tool_call_id", w.toolID(p.Result.CallID))
-	b.key("content")
-	var texts []hub.Part
-	switch out.Kind {
-	case hub.OutputText, hub.OutputErrorText:
-		texts = []hub.Part{{Kind: hub.TextPart, Text: out.Text}}
-	case hub.OutputJSON, hub.OutputErrorJSON:
-		texts = []hub.Part{{Kind: hub.TextPart, Text: string(out.JSON)}}
-	case hub.OutputDenied:
-		text := "The tool was not run: its use was denied."
-		if out.Text != "" {
-			text += " " + out.Text
-		}
-		texts = []hub.Part{{Kind: hub.TextPart, Text: text}}
-	case hub.OutputContent:
-		texts = w.resultContent(p.Result)
-	default:
-		w.fail("messages", "the result of tool %q has the kind %q", p.Result.Name, out.Kind)
-	}
-	options := p.Options
-	if mark := out.Options["anthropic"]["cacheControl"]; mark != nil {
-		options = hub.Options{"anthropic": {"cacheControl": mark}}
-	}
-	w.content(texts, &options)
-	b.close('}')
-}
-
-// resultContent returns the text of a result, and collects its files in attached.
-func (w *outgoing) resultContent(res *hub.ToolResult) (texts []hub.Part) {
-	files := 0
-	for i := range res.Output.Content {
-		c := &res.Output.Content[i]
-		switch {
-		case w.asText(c):
-			texts = append(texts, *c)
-		case c.Kind == hub.FilePart:
-			files++
-			w.attached = append(w.attached, attached{res.CallID, c})
-		default:
-			w.warn(hub.WarnUnsupported, string(c.Kind), "it is left out of the result of tool "+res.Name)
-		}
-	}
-	if files > 0 {
-		texts = append(texts, hub.Part{Kind: hub.TextPart, Text: attachedNote})
-	}
-	return texts
-}
-
-// These texts tell the model where the files of a result are.
-const (
-	attachedNote = "[Files of this result are in the next message of the user.]"
-	attachedHead = "Files of the result of tool call "
-)
-
-// attach writes the files of tool results as a user message.
-func (w *outgoing) attach() {
-	if len(w.attached) == 0 {
-		return
-	}
-	w.b.next()
-	w.b.add(`{"role":"user","content":[`)
-	last := ""
-	for _, a := range w.attached {
-		if a.callID != last {
-			last = a.callID
-			w.part(&hub.Part{Kind: hub.TextPart, Text: attachedHead + w.toolID(a.callID) + ":"})
-		}
-		w.file(a.part)
-	}
-	w.b.add("]}")
-	w.attached = nil
-}
+// rawText returns s as a JSON string.
+func rawText(s string) json.RawMessage { return appendText(nil, s) }

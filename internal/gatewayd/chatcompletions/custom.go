@@ -11,7 +11,7 @@ import (
 // Custom tools are tools whose input is text. In this format the grammar is a nested
 // object; in the Responses API and the hub its members are part of the format.
 
-func (r *request) customTool(at string, v gjson.Result) {
+func (r *callReader) customTool(at string, v gjson.Result) {
 	name := r.text(at+".name", v.Get("name"))
 	if name == "" {
 		r.fail(at+".name", "is empty")
@@ -28,7 +28,7 @@ func (r *request) customTool(at string, v gjson.Result) {
 }
 
 // customTool writes a custom tool for OpenAI.
-func (w *outgoing) customTool(t *hub.Tool) {
+func (w *callWriter) customTool(t *hub.Tool) {
 	description, raw := t.Custom()
 	b := &w.b
 	b.next()

@@ -2,12 +2,13 @@
 // clients, and as an Upstream for OpenAI and the many servers that offer variants of the
 // format. The decoder tolerates these variants.
 //
-//	request.go    decodes calls                outgoing.go   encodes calls
-//	blocking.go   whole answers, both ways     reasoning.go  reasoning and signatures
-//	streaming.go  decodes streams              writer.go     encodes streams
-//	errors.go     errors, both ways            tap.go        watches passed answers
-//	usage.go      tokens, both ways            thinktags.go  <think> in text
-//	quirks.go     how servers differ           passes.go     requests passed unchanged
+//	request.go       decodes calls              outgoing.go   encodes calls
+//	conversation.go  decodes their prompts      prompt.go     encodes prompts
+//	blocking.go      whole answers, both ways   reasoning.go  reasoning and signatures
+//	reader.go        decodes streams            writer.go     encodes streams
+//	errors.go        errors, both ways          tap.go        watches passed answers
+//	usage.go         tokens, both ways          thinktags.go  <think> in text
+//	quirks.go        how servers differ         passes.go     requests passed unchanged
 //
 // The package also has smaller formats that such servers offer: embeddings.go, images.go
 // and rerank.go.
@@ -21,3 +22,19 @@
 // stream), encodingFormat (of embeddings), and member.NAME, a member without a place in
 // Call, for calls that go to a server of this format.
 package chatcompletions
+
+import "github.com/cayhq/cay/internal/gatewayd/hub"
+
+// Format is the Chat Completions format. It has no state.
+type Format struct{}
+
+var (
+	_ hub.Surface  = (*Format)(nil)
+	_ hub.Upstream = (*Format)(nil)
+)
+
+// New returns the format.
+func New() *Format { return &Format{} }
+
+// Name returns "chatcompletions".
+func (*Format) Name() string { return "chatcompletions" }

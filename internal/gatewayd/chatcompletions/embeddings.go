@@ -24,7 +24,7 @@ func ReadEmbedCall(body []byte) (*hub.EmbedCall, error) {
 		return nil, wrong("", "the body must be a JSON object")
 	}
 	c := new(hub.EmbedCall)
-	r := &request{call: new(hub.Call)}
+	r := &callReader{call: new(hub.Call)}
 	root.ForEach(func(key, v gjson.Result) bool {
 		switch name := key.Str; {
 		case v.Type == gjson.Null:
@@ -62,7 +62,7 @@ func ReadEmbedCall(body []byte) (*hub.EmbedCall, error) {
 	return c, nil
 }
 
-func (r *request) values(v gjson.Result) (values []string) {
+func (r *callReader) values(v gjson.Result) (values []string) {
 	if v.Type == gjson.String {
 		return []string{v.Str}
 	}
@@ -179,7 +179,7 @@ func WriteEmbedCall(c *hub.EmbedCall, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	if t.Is(OpenAI) {
 		b.text("encoding_format", "base64")
 	}
-	w := &outgoing{c: &hub.Call{}, t: t}
+	w := &callWriter{c: &hub.Call{}, t: t}
 	if c.User != "" {
 		if t.Is(NoUser) {
 			w.unsupported("user")

@@ -20,7 +20,7 @@ func ReadImageCall(body []byte) (*hub.ImageCall, error) {
 		return nil, wrong("", "the body must be a JSON object")
 	}
 	c := new(hub.ImageCall)
-	r := &request{call: new(hub.Call)}
+	r := &callReader{call: new(hub.Call)}
 	root.ForEach(func(key, v gjson.Result) bool {
 		switch name := key.Str; {
 		case v.Type == gjson.Null:
@@ -120,7 +120,7 @@ func WriteImageCall(c *hub.ImageCall, t *hub.Target) (*hub.Outgoing, []hub.Warni
 		e.Provider = t.Provider
 		return nil, nil, e
 	}
-	w := &outgoing{c: &hub.Call{}, t: t}
+	w := &callWriter{c: &hub.Call{}, t: t}
 	b := &w.b
 	b.add("{")
 	b.text("model", t.Model)

@@ -9,7 +9,7 @@ import (
 	"github.com/tidwall/sjson"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // Mend returns a streamed answer for a client of this format, and repairs the chunks that

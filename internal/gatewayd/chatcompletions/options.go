@@ -14,7 +14,7 @@ import (
 // options writes the caller's options for this provider. AI SDK names of options become
 // the API's names, others are passed on unchanged; an option that the request already
 // contains is not written again.
-func (w *outgoing) options() {
+func (w *callWriter) options() {
 	members := w.own(w.c.Options)
 	kept := w.c.Options[own]
 	w.warnings = append(w.warnings, w.c.Unheard(func(m hub.Member) bool {
@@ -59,7 +59,7 @@ func (w *outgoing) options() {
 
 // own returns the options for this provider: options under the provider's configured
 // name, and for OpenAI's API also under openai.
-func (w *outgoing) own(o hub.Options) map[string]json.RawMessage {
+func (w *callWriter) own(o hub.Options) map[string]json.RawMessage {
 	var names []string
 	if w.t.Is(OpenAI) {
 		names = append(names, "openai")
@@ -74,7 +74,7 @@ func (w *outgoing) own(o hub.Options) map[string]json.RawMessage {
 
 // extra writes the options of a call of another kind of model, for example outputFormat
 // as output_format.
-func (w *outgoing) extra(o hub.Options) {
+func (w *callWriter) extra(o hub.Options) {
 	members := w.own(o)
 	for _, member := range slices.Sorted(maps.Keys(members)) {
 		switch name := snakeCase(member); {
@@ -106,7 +106,7 @@ func snakeCase(name string) string {
 }
 
 // logprobs writes true, or the number of top logprobs.
-func (w *outgoing) logprobs(v json.RawMessage) {
+func (w *callWriter) logprobs(v json.RawMessage) {
 	switch r := gjson.ParseBytes(v); r.Type {
 	case gjson.True:
 		w.b.bool("logprobs", true)

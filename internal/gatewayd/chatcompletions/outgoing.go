@@ -14,7 +14,7 @@ import (
 
 // WriteCall encodes a call according to the quirks of the target.
 func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
-	w := &outgoing{c: c, t: t, reasons: t.Is(OpenAI) && reasons(t.Model), customs: customs(c)}
+	w := &callWriter{c: c, t: t, reasons: t.Is(OpenAI) && reasons(t.Model), customs: customs(c)}
 	b := &w.b
 	b.add("{")
 	b.text("model", t.Model)
@@ -37,8 +37,8 @@ func (*Format) WriteCall(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warni
 	return &hub.Outgoing{Path: "/chat/completions", Body: w.b}, w.warnings, nil
 }
 
-// outgoing is a request under construction.
-type outgoing struct {
+// callWriter is a request under construction.
+type callWriter struct {
 	c        *hub.Call
 	t        *hub.Target
 	reasons  bool // an OpenAI reasoning model
@@ -57,7 +57,7 @@ type attached struct {
 	part   *hub.Part
 }
 
-func (w *outgoing) warn(kind hub.WarningKind, feature, message string) {
+func (w *callWriter) warn(kind hub.WarningKind, feature, message string) {
 	for _, old := range w.warnings {
 		if old.Feature == feature && old.Message == message {
 			return
@@ -66,11 +66,11 @@ func (w *outgoing) warn(kind hub.WarningKind, feature, message string) {
 	w.warnings = append(w.warnings, hub.Warning{Kind: kind, Feature: feature, Message: message})
 }
 
-func (w *outgoing) unsupported(feature string) {
+func (w *callWriter) unsupported(feature string) {
 	w.warn(hub.WarnUnsupported, feature, w.t.Model+" of "+w.t.Provider+" does not take it")
 }
 
-func (w *outgoing) fail(param, format string, args ...any) {
+func (w *callWriter) fail(param, format string, args ...any) {
 	if w.err == nil {
 		e := wrong(param, format, args...)
 		e.Provider = w.t.Provider
@@ -78,7 +78,7 @@ func (w *outgoing) fail(param, format string, args ...any) {
 	}
 }
 
-func (w *outgoing) settings() {
+func (w *callWriter) settings() {
 	b, c := &w.b, w.c
 	if n := c.MaxOutputTokens; n != nil {
 		name := "max_tokens"
@@ -133,7 +133,7 @@ func (w *outgoing) settings() {
 }
 
 // stops writes the stop sequences; OpenAI accepts at most four.
-func (w *outgoing) stops(refused bool) {
+func (w *callWriter) stops(refused bool) {
 	if refused {
 		if len(w.c.StopSequences) > 0 {
 			w.unsupported("stopSequences")
@@ -158,7 +158,7 @@ func (w *outgoing) stops(refused bool) {
 }
 
 // thinking writes the reasoning effort.
-func (w *outgoing) thinking() {
+func (w *callWriter) thinking() {
 	c, t, b := w.c, w.t, &w.b
 	effort, budget := c.Effort, c.ThinkingBudget
 	if t.Is(ReasoningObject) {
@@ -209,7 +209,7 @@ func (w *outgoing) thinking() {
 }
 
 // limit returns the token limit that a thinking budget is a share of.
-func (w *outgoing) limit() int64 {
+func (w *callWriter) limit() int64 {
 	const usual = 32000
 	switch {
 	case w.t.MaxOutput > 0:
@@ -221,7 +221,7 @@ func (w *outgoing) limit() int64 {
 }
 
 // effort returns the nearest effort that the server supports, empty for none.
-func (w *outgoing) effort(e hub.Effort) hub.Effort {
+func (w *callWriter) effort(e hub.Effort) hub.Effort {
 	switch {
 	case w.t.Is(ThreeEfforts):
 		switch e {
@@ -238,7 +238,7 @@ func (w *outgoing) effort(e hub.Effort) hub.Effort {
 	return e
 }
 
-func (w *outgoing) format() {
+func (w *callWriter) format() {
 	f, b := w.c.Format, &w.b
 	if f == nil {
 		return

@@ -200,7 +200,7 @@ func (p *passing) id(id string) {
 	if p.t.Is(OurSignatures) {
 		return
 	}
-	w := outgoing{t: p.t}
+	w := callWriter{t: p.t}
 	packed := bytes.Contains([]byte(id), packedMark)
 	p.not(packed || len(p.t.Quirks) > 0 && w.toolID(id) != id)
 }

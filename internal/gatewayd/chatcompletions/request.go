@@ -17,7 +17,7 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	if !valid(body) {
 		return nil, wrong("", "the body is not a JSON object, or nests deeper than %d levels", maxDepth)
 	}
-	r := &request{call: new(hub.Call), names: map[string]string{}}
+	r := &callReader{call: new(hub.Call), names: map[string]string{}}
 	root := gjson.ParseBytes(body)
 	if !root.IsObject() {
 		return nil, wrong("", "the body must be a JSON object")
@@ -37,8 +37,8 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 	return r.call, nil
 }
 
-// request is a request being decoded.
-type request struct {
+// callReader is a request being decoded.
+type callReader struct {
 	call *hub.Call
 	err  error
 
@@ -54,19 +54,19 @@ func wrong(param, format string, args ...any) *hub.Error {
 }
 
 // fail records the first error.
-func (r *request) fail(param, format string, args ...any) {
+func (r *callReader) fail(param, format string, args ...any) {
 	if r.err == nil {
 		r.err = wrong(param, "%s "+format, append([]any{param}, args...)...)
 	}
 }
 
-func (r *request) warn(kind hub.WarningKind, feature, message string) {
+func (r *callReader) warn(kind hub.WarningKind, feature, message string) {
 	if len(r.call.Warnings) < 64 {
 		r.call.Warnings = append(r.call.Warnings, hub.Warning{Kind: kind, Feature: feature, Message: message})
 	}
 }
 
-func (r *request) member(name string, v gjson.Result) {
+func (r *callReader) member(name string, v gjson.Result) {
 	c := r.call
 	switch name {
 	case "model", "models": // the gateway's
@@ -180,7 +180,7 @@ var openAIOptions = map[string]string{
 }
 
 // finish makes the checks that involve several members.
-func (r *request) finish() {
+func (r *callReader) finish() {
 	c := r.call
 	switch {
 	case !r.messages:
@@ -207,28 +207,28 @@ func keep(tools []hub.Tool, names []string) (kept []hub.Tool) {
 	return kept
 }
 
-func (r *request) bool(name string, v gjson.Result) bool {
+func (r *callReader) bool(name string, v gjson.Result) bool {
 	if v.Type != gjson.True && v.Type != gjson.False {
 		r.fail(name, "must be true or false")
 	}
 	return v.Type == gjson.True
 }
 
-func (r *request) text(name string, v gjson.Result) string {
+func (r *callReader) text(name string, v gjson.Result) string {
 	if v.Type != gjson.String {
 		r.fail(name, "must be a string")
 	}
 	return v.Str
 }
 
-func (r *request) float(name string, v gjson.Result) *float64 {
+func (r *callReader) float(name string, v gjson.Result) *float64 {
 	if v.Type != gjson.Number {
 		r.fail(name, "must be a number")
 	}
 	return &v.Num
 }
 
-func (r *request) int(name string, v gjson.Result) *int64 {
+func (r *callReader) int(name string, v gjson.Result) *int64 {
 	n := v.Int()
 	if v.Type != gjson.Number || v.Num != float64(n) {
 		r.fail(name, "must be a whole number")
@@ -237,7 +237,7 @@ func (r *request) int(name string, v gjson.Result) *int64 {
 }
 
 // positive reads a number of tokens.
-func (r *request) positive(name string, v gjson.Result) *int64 {
+func (r *callReader) positive(name string, v gjson.Result) *int64 {
 	n := r.int(name, v)
 	if *n < 1 {
 		r.fail(name, "is %d; it must be 1 or more", *n)
@@ -245,7 +245,7 @@ func (r *request) positive(name string, v gjson.Result) *int64 {
 	return n
 }
 
-func (r *request) stop(v gjson.Result) {
+func (r *callReader) stop(v gjson.Result) {
 	if v.Type == gjson.String {
 		r.call.StopSequences = []string{v.Str}
 		return
@@ -258,7 +258,7 @@ func (r *request) stop(v gjson.Result) {
 	}
 }
 
-func (r *request) responseFormat(v gjson.Result) {
+func (r *callReader) responseFormat(v gjson.Result) {
 	switch kind := v.Get("type").Str; kind {
 	case "text":
 	case "json_object":
@@ -282,7 +282,7 @@ func (r *request) responseFormat(v gjson.Result) {
 	}
 }
 
-func (r *request) tools(v gjson.Result) {
+func (r *callReader) tools(v gjson.Result) {
 	if !v.IsArray() {
 		r.fail("tools", "must be a list")
 	}
@@ -294,7 +294,7 @@ func (r *request) tools(v gjson.Result) {
 	}
 }
 
-func (r *request) tool(at string, v gjson.Result) {
+func (r *callReader) tool(at string, v gjson.Result) {
 	switch kind := v.Get("type").Str; kind {
 	case "function":
 	case "custom":
@@ -346,7 +346,7 @@ func cacheControl(o *hub.Options, v gjson.Result) {
 	}
 }
 
-func (r *request) toolChoice(v gjson.Result) {
+func (r *callReader) toolChoice(v gjson.Result) {
 	if v.Type == gjson.String {
 		r.call.ToolChoice.Mode = r.toolMode("tool_choice", v.Str)
 		return
@@ -372,7 +372,7 @@ func (r *request) toolChoice(v gjson.Result) {
 	}
 }
 
-func (r *request) toolMode(at, mode string) hub.ToolMode {
+func (r *callReader) toolMode(at, mode string) hub.ToolMode {
 	switch mode {
 	case "auto", "none", "required":
 		return hub.ToolMode(mode)
@@ -384,7 +384,7 @@ func (r *request) toolMode(at, mode string) hub.ToolMode {
 }
 
 // reasoning reads OpenRouter's object {enabled, effort, max_tokens, exclude}.
-func (r *request) reasoning(v gjson.Result) {
+func (r *callReader) reasoning(v gjson.Result) {
 	if !v.IsObject() {
 		r.fail("reasoning", "must be an object")
 	}
@@ -415,7 +415,7 @@ func (r *request) reasoning(v gjson.Result) {
 }
 
 // thinking reads Anthropic's object, or DeepSeek's, which has no budget.
-func (r *request) thinking(v gjson.Result) {
+func (r *callReader) thinking(v gjson.Result) {
 	switch kind := v.Get("type").Str; kind {
 	case "disabled":
 		r.call.Effort = hub.EffortNone
@@ -430,7 +430,7 @@ func (r *request) thinking(v gjson.Result) {
 	}
 }
 
-func (r *request) providerOptions(v gjson.Result) {
+func (r *callReader) providerOptions(v gjson.Result) {
 	if !v.IsObject() {
 		r.fail("providerOptions", "must be an object")
 	}
@@ -450,7 +450,7 @@ func (r *request) providerOptions(v gjson.Result) {
 	})
 }
 
-func (r *request) modalities(v gjson.Result) {
+func (r *callReader) modalities(v gjson.Result) {
 	var google []string
 	image := false
 	for _, m := range v.Array() {

@@ -13,7 +13,7 @@ import (
 // WriteRerankCall encodes a reranking call; the path is /rerank. OpenAI has no such API:
 // this is Cohere's, which Jina, Voyage, Together, vLLM and llama.cpp adopted.
 func WriteRerankCall(c *hub.RerankCall, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
-	w := &outgoing{c: &hub.Call{}, t: t}
+	w := &callWriter{c: &hub.Call{}, t: t}
 	b := &w.b
 	b.add("{")
 	b.text("model", t.Model)

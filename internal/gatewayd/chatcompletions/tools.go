@@ -7,7 +7,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/schema"
 )
 
-func (w *outgoing) tools() {
+func (w *callWriter) tools() {
 	c, b := w.c, &w.b
 	if len(c.Tools) == 0 {
 		if c.ToolChoice.Mode == hub.ToolRequired || c.ToolChoice.Mode == hub.ToolNamed {
@@ -43,7 +43,7 @@ func (w *outgoing) tools() {
 	}
 }
 
-func (w *outgoing) tool(t *hub.Tool) {
+func (w *callWriter) tool(t *hub.Tool) {
 	if t.ProviderID != "" {
 		w.fail("tools", "the tool %s is one that its provider runs; %s cannot run it in this API", t.ProviderID, w.t.Provider)
 		return

@@ -6,20 +6,6 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
-// Format is the Chat Completions format. It has no state.
-type Format struct{}
-
-var (
-	_ hub.Surface  = (*Format)(nil)
-	_ hub.Upstream = (*Format)(nil)
-)
-
-// New returns the format.
-func New() *Format { return &Format{} }
-
-// Name returns "chatcompletions".
-func (*Format) Name() string { return "chatcompletions" }
-
 // own is the key in Options of members that only this format knows.
 const own = "chatcompletions"
 

@@ -24,9 +24,6 @@ func New() *Format { return &Format{} }
 // Name returns "converse".
 func (*Format) Name() string { return "converse" }
 
-// Tap returns nil: the format has no clients.
-func (*Format) Tap(*hub.Target, bool) hub.Tap { return nil }
-
 var _ hub.Upstream = (*Format)(nil)
 
 // Limits of the data that a provider can make the gateway keep.

@@ -16,15 +16,15 @@ func (*Format) ReadResult(t *hub.Target, body []byte) (*hub.Result, error) {
 	if err := json.Unmarshal(body, &g); err != nil {
 		return nil, broken(t, "the answer makes no sense", err)
 	}
-	a := &assembler{target: t}
-	a.add(&g)
-	a.end(errNoCandidates)
-	if err := failure(a.out); err != nil {
+	d := &decoder{target: t}
+	d.add(&g)
+	d.end(errNoCandidates)
+	if err := failure(d.out); err != nil {
 		return nil, err
 	}
 	var c hub.Collector
-	for i := range a.out {
-		c.Add(&a.out[i])
+	for i := range d.out {
+		c.Add(&d.out[i])
 	}
 	r, _ := c.Result()
 	return r, nil

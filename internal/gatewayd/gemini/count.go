@@ -9,7 +9,7 @@ import (
 // WriteCount encodes a countTokens request for the prompt and tools of a call. Errors and
 // warnings: see WriteCall.
 func (*Format) WriteCount(c *hub.Call, t *hub.Target) (*hub.Outgoing, []hub.Warning, error) {
-	w := newWriter(c, t)
+	w := newCallWriter(c, t)
 	if err := w.write(); err != nil {
 		return nil, nil, err
 	}

@@ -35,9 +35,6 @@ func New() *Format { return &Format{} }
 // Name returns "gemini".
 func (*Format) Name() string { return "gemini" }
 
-// Tap returns nil: no clients speak the format to us.
-func (*Format) Tap(*hub.Target, bool) hub.Tap { return nil }
-
 var _ hub.Upstream = (*Format)(nil)
 
 // Limits of what is read.

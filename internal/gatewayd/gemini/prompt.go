@@ -10,7 +10,7 @@ import (
 )
 
 // say appends a part to the conversation, in the last turn if that has the same role.
-func (w *writer) say(role string, part object) {
+func (w *callWriter) say(role string, part object) {
 	n := len(w.body.Contents)
 	if n == 0 || w.body.Contents[n-1].Role != role {
 		w.body.Contents = append(w.body.Contents, &turn{Role: role})
@@ -20,7 +20,7 @@ func (w *writer) say(role string, part object) {
 	last.Parts = append(last.Parts, part)
 }
 
-func (w *writer) message(at int, m *hub.Message) error {
+func (w *callWriter) message(at int, m *hub.Message) error {
 	switch m.Role {
 	case hub.System:
 		w.system(at, m)
@@ -47,7 +47,7 @@ func (w *writer) message(at int, m *hub.Message) error {
 	return w.results(m)
 }
 
-func (w *writer) system(at int, m *hub.Message) {
+func (w *callWriter) system(at int, m *hub.Message) {
 	var texts []string
 	for _, p := range m.Parts {
 		texts = append(texts, p.Text)
@@ -71,7 +71,7 @@ func (w *writer) system(at int, m *hub.Message) {
 }
 
 // input returns a part of a user's or a tool's message.
-func (w *writer) input(p *hub.Part) (object, error) {
+func (w *callWriter) input(p *hub.Part) (object, error) {
 	switch p.Kind {
 	case hub.TextPart:
 		return object{"text": p.Text}, nil
@@ -95,7 +95,7 @@ func custom(p *hub.Part) object {
 	return part
 }
 
-func (w *writer) file(f *hub.File) (object, error) {
+func (w *callWriter) file(f *hub.File) (object, error) {
 	mediaType := full(f)
 	switch {
 	case f.Text != "":
@@ -161,7 +161,7 @@ func sign(part object, o hub.Options) object {
 	return part
 }
 
-func (w *writer) assistant(m *hub.Message) error {
+func (w *callWriter) assistant(m *hub.Message) error {
 	signed := false // a function call has a signature: one is enough for parallel calls
 	for i := range m.Parts {
 		p := &m.Parts[i]
@@ -202,7 +202,7 @@ func (w *writer) assistant(m *hub.Message) error {
 
 // reasoning sends back only Google's reasoning, because Google cannot verify another
 // provider's signatures.
-func (w *writer) reasoning(p *hub.Part) {
+func (w *callWriter) reasoning(p *hub.Part) {
 	for provider := range p.Options {
 		if provider != optProvider {
 			w.unsupported("reasoning", "it is of another provider")
@@ -216,7 +216,7 @@ func (w *writer) reasoning(p *hub.Part) {
 
 // toolCall writes a tool call. Models from version 3 on reject a turn whose first call
 // has no signature.
-func (w *writer) toolCall(p *hub.Part, first bool) {
+func (w *callWriter) toolCall(p *hub.Part, first bool) {
 	c := p.Call
 	w.names[c.ID] = c.Name
 	if c.ProviderExecuted {
@@ -232,7 +232,7 @@ func (w *writer) toolCall(p *hub.Part, first bool) {
 	w.call0(c, p.Options, first)
 }
 
-func (w *writer) call0(c *hub.ToolCall, o hub.Options, first bool) {
+func (w *callWriter) call0(c *hub.ToolCall, o hub.Options, first bool) {
 	call := object{"name": c.Name, "args": arguments0(c)}
 	if id := o.String(optProvider, optID); id != "" {
 		w.ids[c.ID] = id
@@ -263,7 +263,7 @@ func arguments0(c *hub.ToolCall) any {
 
 // hostedResult writes the result of a tool that a provider ran: for Google's code
 // execution as received; for another provider's tool as a function call with its result.
-func (w *writer) hostedResult(p *hub.Part) {
+func (w *callWriter) hostedResult(p *hub.Part) {
 	r := p.Result
 	if w.ids[r.CallID] == "code" {
 		result := object{}
@@ -289,7 +289,7 @@ func (w *writer) hostedResult(p *hub.Part) {
 
 // results writes the tool results of one turn, followed by their files for models that do
 // not accept files inside results.
-func (w *writer) results(m *hub.Message) error {
+func (w *callWriter) results(m *hub.Message) error {
 	var files []object
 	for i := range m.Parts {
 		p := &m.Parts[i]
@@ -329,7 +329,7 @@ func (w *writer) results(m *hub.Message) error {
 
 // output returns a function response object with the members that Google documents, and
 // the files of the result.
-func (w *writer) output(o *hub.ToolOutput) (object, []object, error) {
+func (w *callWriter) output(o *hub.ToolOutput) (object, []object, error) {
 	switch o.Kind {
 	case hub.OutputText:
 		return object{"output": o.Text}, nil, nil

@@ -12,7 +12,7 @@ import (
 
 // jsonSchema returns a schema for parametersJsonSchema and responseJsonSchema.
 // Constraints that Google ignores are moved into descriptions.
-func (w *writer) jsonSchema(raw json.RawMessage, param string) (json.RawMessage, error) {
+func (w *callWriter) jsonSchema(raw json.RawMessage, param string) (json.RawMessage, error) {
 	if hub.IsNull(raw) {
 		return json.RawMessage(`{"type":"object","properties":{}}`), nil
 	}
@@ -65,7 +65,7 @@ func depth(v any, n int) int {
 // of the Schema object of OpenAPI 3.0: no references, no additional properties, no const,
 // no lists of types. Unsupported constraints are moved into descriptions. A recursive
 // schema fails with an *hub.Error.
-func (w *writer) openAPISchema(raw json.RawMessage, param string) (json.RawMessage, error) {
+func (w *callWriter) openAPISchema(raw json.RawMessage, param string) (json.RawMessage, error) {
 	v, err := parseSchema(raw, param)
 	if err != nil {
 		return nil, err

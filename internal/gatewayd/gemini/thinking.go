@@ -20,7 +20,7 @@ func budgets(model string) (least, most int64, off bool) {
 
 // thinking writes thinkingConfig: a level for models from version 3 on, a budget for
 // those before. Thoughts are requested if the caller asks for thinking.
-func (w *writer) thinking() {
+func (w *callWriter) thinking() {
 	c, v := w.call, version(w.target.Model)
 	if c.Effort == "" && c.ThinkingBudget == nil {
 		return
@@ -50,7 +50,7 @@ func (w *writer) thinking() {
 	w.set("thinkingConfig", config)
 }
 
-func (w *writer) budget(n int64) int64 {
+func (w *callWriter) budget(n int64) int64 {
 	least, most, off := budgets(w.target.Model)
 	got := n
 	switch {
@@ -71,7 +71,7 @@ func (w *writer) budget(n int64) int64 {
 
 // level returns the nearest level that the model supports: pro models have low and high,
 // from 3.1 on also medium; other models also have minimal. There is no level none.
-func (w *writer) level() string {
+func (w *callWriter) level() string {
 	model, effort := w.target.Model, w.call.Effort
 	pro := strings.Contains(model, "-pro")
 	level := string(effort)

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 )
 
@@ -33,6 +34,20 @@ func (e *Error) Error() string { return e.Message }
 
 // Unwrap returns the Cause.
 func (e *Error) Unwrap() error { return e.Cause }
+
+// AsError converts err to an Error, of the kind Internal if it is none.
+func AsError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Kind: Internal, Message: "internal error", Cause: err}
+}
+
+// ErrLeft is the cause of what ends because a client left.
+var ErrLeft = errors.New("the client left")
+
+// Left returns the error of a call whose client left.
+func Left() *Error { return &Error{Kind: Canceled, Message: "the client left", Cause: ErrLeft} }
 
 // ErrorKind is the kind of an Error.
 type ErrorKind string

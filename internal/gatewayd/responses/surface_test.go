@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // write encodes an answer as a stream.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/gatewayd/hub"
-	"github.com/cayhq/cay/internal/gatewayd/sse"
+	"github.com/cayhq/cay/internal/sse"
 )
 
 // writer writes an answer as response events. A complete item that may still grow (a

@@ -130,7 +130,7 @@ func wrap(o hub.Options) string {
 }
 
 // afterthought writes a reasoning item that holds the data another provider must get back
-// with a part, if the part's own item has no place for it; see promptReader.reasoning.
+// with a part, if the part's own item has no place for it; see callReader.reasoning.
 func (w *writer) afterthought(of hub.PartKind, o hub.Options) {
 	o = foreign(o)
 	if len(o) == 0 {

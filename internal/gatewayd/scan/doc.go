@@ -1,0 +1,2 @@
+// Package scan reads a request's JSON in one pass, and edits it without decoding it.
+package scan
