@@ -23,10 +23,10 @@ import (
 
 // The first argument of a process that cay-bench starts from its own program.
 const (
-	asDaemon    = "daemon"   // the daemon that is measured
+	asDaemon    = "daemon"    // the daemon that is measured
 	asWorkflows = "workflows" // a program with workflows
-	asField     = "field"    // the provider and the clients of a gateway
-	asGuest     = "guest"    // PID 1 of a sandbox, for builds without cay-guest embedded
+	asField     = "field"     // the provider and the clients of a gateway
+	asGuest     = "guest"     // PID 1 of a sandbox, for builds without cay-guest embedded
 )
 
 // exitUsage is the exit code for a command line that cannot be understood.

@@ -185,8 +185,8 @@ func (t *translation) add(events []hub.Event) error {
 			x.sawUsage(e.Usage, t.response, e.Finish, true)
 		case hub.Failure:
 			t.failed = e.Err
-			x.unusable = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == ""   // the reader's own error: errors of providers have codes
-			if t.failed.Kind == hub.UpstreamFailed && x.ctx.Err() != nil { // it could not know
+			x.unusable = e.Err.Kind == hub.UpstreamFailed && e.Err.Code == "" // the reader's own error: errors of providers have codes
+			if t.failed.Kind == hub.UpstreamFailed && x.ctx.Err() != nil {    // it could not know
 				t.failed = broken(x.ctx, x.o.Provider.Name, t.failed)
 				if known, ok := t.failed, x.ctx.Err() != nil; ok && known.Kind == hub.UpstreamFailed {
 					t.failed = cutOff(x, known)
