@@ -156,6 +156,54 @@ func TestQueue_Sleepers(t *testing.T) {
 	}, func(c *queue.Config) { c.Loaded = 100 })
 }
 
+// Messages that are due are delivered although more messages than fit in memory wait for a
+// later time: when they are published, when they are due again, and after a restart.
+func TestQueue_DueBeforeSleepers(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		const loaded = 10
+		begin := time.Now()
+		sleep := func() {
+			for i := range 3 * loaded {
+				f.publish(func(m *queue.Message) {
+					m.Run, m.Due = fmt.Sprint("wrun_asleep_", i), begin.Add(30*time.Minute).UnixMilli()
+				})
+			}
+		}
+		sleep()
+		var under []*delivery
+		for i := range 5 { // more than may be in flight
+			f.publish(func(m *queue.Message) { m.Run = fmt.Sprint("wrun_", i) })
+		}
+		for range 2 {
+			under = append(under, f.delivered())
+		}
+		for range 3 {
+			f.acknowledge(under[0])
+			under = append(under[1:], f.delivered())
+		}
+		under[0].end <- errors.New("it failed")
+		f.acknowledge(under[1])
+		again := f.delivered()
+		if again.ID != under[0].ID {
+			f.Errorf("%s is delivered again, want %s", again.ID, under[0].ID)
+		}
+		again.end <- errors.New("it failed again")
+		f.reopen()
+		f.register("s2")
+		f.acknowledge(f.delivered())
+		if took := time.Since(begin); took > time.Minute {
+			f.Errorf("it took %s", took)
+		}
+		for range 3 * loaded {
+			f.acknowledge(f.delivered())
+		}
+		if took := time.Since(begin); took < 30*time.Minute || took > 31*time.Minute {
+			f.Errorf("the sleepers took %s", took)
+		}
+	}, func(c *queue.Config) { c.Loaded, c.InFlight = 10, 2 })
+}
+
 // No delivery begins while the bodies of running deliveries are too large.
 func TestQueue_Bytes(t *testing.T) {
 	bubble(t, func(f *fixture) {

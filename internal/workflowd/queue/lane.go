@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math"
@@ -218,12 +219,32 @@ func (l *lane) addLocked(e Entry) {
 		return
 	}
 	now := l.q.now()
-	if e.Due > now+window.Milliseconds() || l.countLocked() >= l.q.cfg.Loaded {
+	if e.Due > now+window.Milliseconds() || l.countLocked() >= l.q.cfg.Loaded && !l.evictLocked(e.Due) {
 		l.next = min(l.next, e.Due)
 		l.q.tickLocked(l)
 		return
 	}
 	l.putLocked(&item{id: e.ID, run: e.Run, due: e.Due, size: e.Size}, now)
+}
+
+// lastLocked returns the message in memory that is due last; nil if all are due now.
+func (l *lane) lastLocked() *item {
+	if len(l.soon) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(l.soon, func(a, b *item) int { return cmp.Compare(a.due, b.due) })
+}
+
+// evictLocked removes from memory the message that is due last, if that is later than due:
+// messages that wait for their time take no room from those that are due before them.
+func (l *lane) evictLocked(due int64) bool {
+	last := l.lastLocked()
+	if last == nil || last.due <= due {
+		return false
+	}
+	l.dropLocked(last)
+	l.next = min(l.next, last.due)
+	return true
 }
 
 // putLocked makes an item wait or ready, by its due time.
@@ -251,10 +272,17 @@ func (l *lane) dropLocked(it *item) {
 	delete(l.items, it.id)
 }
 
-// wantsLoadLocked reports whether messages have to be loaded, and when.
+// wantsLoadLocked reports whether messages have to be loaded, and when. They have to be if
+// memory has room for them, or has messages that are due later than they.
 func (l *lane) wantsLoadLocked() (at int64, ok bool) {
-	if l.loading || l.next == math.MaxInt64 || l.countLocked() > l.q.cfg.Loaded/2 {
+	most := l.q.cfg.Loaded / 2
+	if l.loading || l.next == math.MaxInt64 || l.ready.n > most {
 		return 0, false
+	}
+	if l.countLocked() > most {
+		if last := l.lastLocked(); last == nil || last.due <= l.next {
+			return 0, false
+		}
 	}
 	return max(l.next-loadLead.Milliseconds(), l.loadAt), true
 }
