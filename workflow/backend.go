@@ -83,6 +83,14 @@ type Backend interface {
 	UpdateSchedule(ctx context.Context, id string, u ScheduleUpdate) (*Schedule, error)
 	DeleteSchedule(ctx context.Context, id string) error
 
+	// PutLimit sets or replaces the limit of a workflow of an external runtime. Errors:
+	// invalid, quota_exceeded, conflict (workers declare the workflow), not_supported (no
+	// external runtime).
+	PutLimit(ctx context.Context, l Limit) (*Limit, error)
+	ListLimits(ctx context.Context) ([]Limit, error)
+	// DeleteLimit removes a limit and lets the waiting runs start. Errors: not_found.
+	DeleteLimit(ctx context.Context, workflow string) error
+
 	// Attach connects a worker. The session ends with ctx, with Close, or when the
 	// connection is lost; then the worker has lost all its runs, and Lost is closed.
 	Attach(ctx context.Context, w WorkerInfo, r Runner) (Session, error)
@@ -304,6 +312,8 @@ type (
 	StreamInfo = history.StreamInfo
 	// Schedule starts runs by the clock.
 	Schedule = history.Schedule
+	// Limit bounds the starts of a workflow of an external runtime.
+	Limit = history.Limit
 	// RunChange is a change of a list of runs, ChangeType its kind.
 	RunChange  = history.Change
 	ChangeType = history.ChangeType

@@ -235,6 +235,23 @@ func (c *Client) UpdateSchedule(ctx context.Context, id string, u ScheduleUpdate
 	return c.backend.UpdateSchedule(ctx, id, u)
 }
 
+// Limits lists the limits of workflows of external runtimes, such as Vercel's Workflow SDK.
+func (c *Client) Limits(ctx context.Context) ([]Limit, error) {
+	return c.backend.ListLimits(ctx)
+}
+
+// SetLimit limits how many runs of a workflow of an external runtime are running at one
+// time, and how many start within a period. Errors: invalid, quota_exceeded, not_supported,
+// conflict (workers of cay declare the workflow: see Concurrency and RateLimit).
+func (c *Client) SetLimit(ctx context.Context, l Limit) (*Limit, error) {
+	return c.backend.PutLimit(ctx, l)
+}
+
+// DeleteLimit removes a limit, and lets the runs start that wait for it. Errors: not_found.
+func (c *Client) DeleteLimit(ctx context.Context, workflow string) error {
+	return c.backend.DeleteLimit(ctx, workflow)
+}
+
 // DeleteSchedule removes a schedule. Runs that it has started go on. Errors: not_found.
 func (c *Client) DeleteSchedule(ctx context.Context, id string) error {
 	return c.backend.DeleteSchedule(ctx, id)

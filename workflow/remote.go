@@ -64,6 +64,7 @@ const (
 	pathRuns      = "/v1/workflows/runs"
 	pathHooks     = "/v1/workflows/hooks"
 	pathSchedules = "/v1/workflows/schedules"
+	pathLimits    = "/v1/workflows/limits"
 )
 
 // runPath returns the path of a run, or of a resource below it.
@@ -445,6 +446,27 @@ func (r *remote) DeleteSchedule(ctx context.Context, id string) error {
 		return err
 	}
 	return r.call(ctx, wire.Request{Method: http.MethodDelete, Path: p}, nil)
+}
+
+func (r *remote) ListLimits(ctx context.Context) ([]Limit, error) {
+	var page protocol.Page[protocol.Limit]
+	if err := r.call(ctx, wire.Request{Method: http.MethodGet, Path: pathLimits}, &page); err != nil {
+		return nil, err
+	}
+	return pageOf(&page, func(l *protocol.Limit) *Limit { return l.Limit() }).Items, nil
+}
+
+func (r *remote) PutLimit(ctx context.Context, l Limit) (*Limit, error) {
+	l.Project = "" // that of the client
+	var out protocol.Limit
+	if err := r.call(ctx, wire.Request{Method: http.MethodPut, Path: pathLimits, JSON: protocol.LimitOf(&l), Repeat: true}, &out); err != nil {
+		return nil, err
+	}
+	return out.Limit(), nil
+}
+
+func (r *remote) DeleteLimit(ctx context.Context, workflow string) error {
+	return r.call(ctx, wire.Request{Method: http.MethodDelete, Path: pathLimits, Query: url.Values{"workflow": {workflow}}}, nil)
 }
 
 // Close implements Backend. The openers of sessions and readers close them.

@@ -122,16 +122,15 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	if err != nil {
 		return nil, err
 	}
-	workflows, err := workflowd.Open(ctx, workflowd.Config{Store: store})
-	if err != nil {
-		return nil, err
-	}
-	undo = append(undo, workflows.Close)
 	messages, err := queue.Open(ctx, queue.Config{Store: store.Queue()})
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, messages.Close)
+	workflows, err := workflowd.Open(ctx, workflowd.Config{Store: store, Messages: messages})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, workflows.Close, messages.Close)
 
 	books, err := db.Open(ctx, cfg.GatewayFile(), db.Options{})
 	if err != nil {

@@ -39,7 +39,7 @@ func newWorkflowCommand(a *app) *cobra.Command {
 		newWorkflowList(a, &f), newWorkflowGet(a, &f), newWorkflowStart(a, &f), newWorkflowWait(a, &f),
 		newWorkflowEvents(a, &f), newWorkflowTimeline(a, &f), newWorkflowStream(a, &f), newWorkflowStreams(a, &f),
 		newWorkflowCancel(a, &f), newWorkflowWake(a, &f), newWorkflowRerun(a, &f), newWorkflowTag(a, &f), newWorkflowDelete(a, &f),
-		newWorkflowHooks(a, &f), newWorkflowResume(a, &f), newWorkflowSchedule(a, &f), newWorkflowDeployments(a, &f),
+		newWorkflowHooks(a, &f), newWorkflowResume(a, &f), newWorkflowSchedule(a, &f), newWorkflowLimit(a, &f), newWorkflowDeployments(a, &f),
 	)
 	c.Aliases = []string{"wf"}
 	p := c.PersistentFlags()

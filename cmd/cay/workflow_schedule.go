@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -133,21 +132,7 @@ func newScheduleDelete(a *app, f *workflowFlags) *cobra.Command {
 	}
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		return f.with(ctx, a, func(b workflow.Backend) error {
-			done := []string{}
-			var errs []error
-			for _, id := range args {
-				if err := b.DeleteSchedule(ctx, id); err != nil {
-					errs = append(errs, err)
-					continue
-				}
-				done = append(done, id)
-			}
-			errs = append(errs, a.show(done, func(w io.Writer) {
-				for _, id := range done {
-					fmt.Fprintln(w, clean(id))
-				}
-			}))
-			return errors.Join(errs...)
+			return a.eachName(args, func(id string) error { return b.DeleteSchedule(ctx, id) })
 		})
 	})
 }

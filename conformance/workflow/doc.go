@@ -8,6 +8,7 @@
 //	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
 //	killed_test.go     the same when the app or the daemon is killed
 //	random_test.go     the app, the daemon and both, killed at random points under many runs
+//	limit_test.go      limits by workflow
 //	cli_test.go        the SDK's own command line
 //	e2e/               an app on Hono and on Next.js, for the checks of the SDK's end-to-end suite
 //	e2e_test.go        these checks, by the suite's names
@@ -41,6 +42,6 @@
 //	                                           daemon holds them, and says why
 //	a new version of the protocol hangs runs   vercelworkflow.TestPost: each run has its own version
 //	no retention                               workflowd.TestExternal_retention
-//	no limits by workflow                      open: limits are for workflows in Go so far
+//	no limits by workflow                      TestLimit, workflowd.TestAdmission_Concurrency, _Rate
 //	@vercel/sandbox breaks "next build"        TestExample builds with both
 package workflow

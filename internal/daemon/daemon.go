@@ -303,7 +303,7 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 	}
 	d.server, d.fresh = server, false
 	if d.messages != nil {
-		d.messages.begin()
+		d.messages.begin(d.workflows.Admit)
 	}
 	go func() {
 		var err error

@@ -34,8 +34,12 @@ func (d *Daemon) openMessages(ctx context.Context, store queue.Store) (*messageP
 	return p, nil
 }
 
-// begin starts the delivery: apps that get a message call the API.
-func (p *messageParts) begin() { p.queue.SetPusher(p.pusher) }
+// begin starts the delivery: apps that get a message call the API. admit reports whether
+// a message may be sent.
+func (p *messageParts) begin(admit func(ctx context.Context, m *queue.Message) error) {
+	p.pusher.Admit = admit
+	p.queue.SetPusher(p.pusher)
+}
 
 func (p *messageParts) close() error {
 	err := p.queue.Close()

@@ -1,5 +1,11 @@
 package history
 
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
 // Status is the state of a run.
 type Status string
 
@@ -136,6 +142,30 @@ type Schedule struct {
 	CreatedAt int64 `json:"created_at"`
 	// LastRun is the last run that the schedule started.
 	LastRun string `json:"last_run,omitempty"`
+}
+
+// Limit bounds when runs of a workflow start whose code an external runtime runs, such as
+// Vercel's Workflow SDK. Runs that have started are never held up.
+type Limit struct {
+	Project  string `json:"project,omitempty"`
+	Workflow string `json:"workflow"`
+	// Concurrency is how many runs may be running at one time, 0 for any number.
+	Concurrency int `json:"concurrency,omitempty"`
+	// Rate is how many runs may start within Period, 0 for any number.
+	Rate   int           `json:"rate,omitempty"`
+	Period time.Duration `json:"period,omitempty"`
+}
+
+// Reason says why a run waits for the limit, for people.
+func (l *Limit) Reason() string {
+	var bounds []string
+	if l.Concurrency > 0 {
+		bounds = append(bounds, fmt.Sprintf("%d at a time", l.Concurrency))
+	}
+	if l.Rate > 0 {
+		bounds = append(bounds, fmt.Sprintf("%d in %s", l.Rate, l.Period))
+	}
+	return fmt.Sprintf("the run waits for the limit of workflow %s: %s", l.Workflow, strings.Join(bounds, ", "))
 }
 
 // Query selects runs, newest first. Zero fields select all.

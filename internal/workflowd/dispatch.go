@@ -286,6 +286,14 @@ func (d *dispatcher) definition(l workflowName) workflow.DefinitionInfo {
 	return workflow.DefinitionInfo{}
 }
 
+// declared reports whether a worker declares a workflow.
+func (d *dispatcher) declared(l workflowName) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.workflows[l]
+	return w != nil && len(w.serves) > 0
+}
+
 // maxEvents returns the maximum length of a run's log.
 func (d *dispatcher) maxEvents(l workflowName) int {
 	d.mu.Lock()
@@ -388,11 +396,11 @@ func (d *dispatcher) grantLocked(w *workflowQueue, t *ticket, now time.Time) *se
 	if !t.started {
 		w.limiter.running++
 		w.limiter.starting++
-		w.limiter.starts.add(w.def.Rate, now)
+		w.limiter.starts.Add(w.def.Rate, now)
 		if g := w.group(t.group); g != nil {
 			g.running++
 			g.starting++
-			g.starts.add(w.def.RatePerGroup, now)
+			g.starts.Add(w.def.RatePerGroup, now)
 		}
 	}
 	return best

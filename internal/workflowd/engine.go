@@ -11,6 +11,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/admission"
 	"github.com/cayhq/cay/internal/workflowd/runid"
 	"github.com/cayhq/cay/workflow"
 )
@@ -113,6 +114,7 @@ type Engine struct {
 	tails     tails
 	byName    byName
 	schedules schedules
+	door      *admission.Door // nil if no queue wakes the apps of external runs
 	ownership ownership
 	owner     Owner // nil if no other process uses the store
 	ids       runid.Source
@@ -144,6 +146,10 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	e.schedules.init(e)
 	e.owner = e.store.Owner()
 	e.ownership.init()
+	if err := e.openDoor(); err != nil {
+		e.stop()
+		return nil, err
+	}
 	for range cfg.Lanes {
 		e.lanes = append(e.lanes, newLane(e))
 	}
@@ -198,6 +204,7 @@ func (e *Engine) stop() {
 		l.close() // it commits the queued ops
 	}
 	e.dispatch.close()
+	e.door.Close()
 	e.cancel(errClosed)
 	e.tasks.Wait()
 	e.hub.close()

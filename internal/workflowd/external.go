@@ -10,8 +10,54 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/internal/workflowd/admission"
+	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/workflow"
 )
+
+// openDoor starts to enforce limits on the starts of external runs.
+func (e *Engine) openDoor() (err error) {
+	if e.cfg.Messages == nil {
+		return nil
+	}
+	c := admission.Config{
+		Store: e.store, Messages: e.cfg.Messages, Spawn: e.spawn, Logger: e.log,
+		Running: func(ctx context.Context, project, name string) (int, error) {
+			return e.countRunning(ctx, workflowName{project, name}, "")
+		},
+		Await: func(ctx context.Context, project, run string) error {
+			return e.External(project, history.JavaScript).AwaitRun(ctx, run)
+		},
+	}
+	if e.owner != nil {
+		c.Shared = e.owner
+	}
+	e.door, err = admission.Open(e.ctx, c)
+	return err
+}
+
+// Admit reports whether a message of an external run may be sent to its app. Errors:
+// *queue.ParkedError, the run may not start yet.
+func (e *Engine) Admit(ctx context.Context, m *queue.Message) error { return e.door.Admit(ctx, m) }
+
+func (b *backend) ListLimits(ctx context.Context) ([]workflow.Limit, error) {
+	return b.e.door.List(ctx, b.project)
+}
+
+func (b *backend) PutLimit(ctx context.Context, l workflow.Limit) (*workflow.Limit, error) {
+	l.Project = b.project
+	if err := checkTexts(text{"the name of a workflow,", l.Workflow, maxName}); err != nil {
+		return nil, err
+	}
+	if b.e.dispatch.declared(workflowName{b.project, l.Workflow}) {
+		return nil, cay.Errorf(cay.Conflict, "the workers of workflow %s declare its limits: change them in its code", l.Workflow)
+	}
+	return &l, b.e.door.Put(ctx, l)
+}
+
+func (b *backend) DeleteLimit(ctx context.Context, name string) error {
+	return b.e.door.Delete(ctx, b.project, name)
+}
 
 // External is the engine for an external runtime, which replays the code of runs outside
 // cay's workers: see history.Kind. It creates runs, appends to their logs, and reads

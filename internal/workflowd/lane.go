@@ -752,7 +752,9 @@ func (l *lane) end(r *liveRun) {
 		l.detach(r)
 		s.runner.Revoke(r.id, r.lease)
 	}
-	if row.StartedAt != 0 && !row.Kind.External() {
+	if row.Kind.External() {
+		l.e.door.Ended(row.Project, row.Workflow, r.id, row.StartedAt != 0)
+	} else if row.StartedAt != 0 {
 		l.e.dispatch.ended(r.workflowName(), row.Group)
 	}
 	if row.ExpiresAt < 0 {

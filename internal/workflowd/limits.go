@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/admission"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -20,46 +21,11 @@ const (
 type limiter struct {
 	running  int // runs that have started and not ended, and runs about to start
 	starting int // the runs of running that are about to start
-	starts   window
+	starts   admission.Window
 
 	counted  time.Time // when running was last exact; zero if never
 	counting bool
 	ended    int // ends during the count
-}
-
-// window remembers the starts of the last period.
-type window struct {
-	at    []time.Time // a ring buffer
-	first int
-}
-
-// wait returns how long until one more run may start.
-func (w *window) wait(rate int, period time.Duration, now time.Time) time.Duration {
-	if rate <= 0 || len(w.at) < rate {
-		return 0
-	}
-	// The next start is allowed when this start has left the period.
-	oldest := w.at[(w.first+len(w.at)-rate)%len(w.at)]
-	return max(0, oldest.Add(period).Sub(now))
-}
-
-// add records a start; it remembers at most rate starts.
-func (w *window) add(rate int, now time.Time) {
-	if rate <= 0 {
-		return
-	}
-	if len(w.at) != rate && w.first != 0 {
-		w.at, w.first = append(append([]time.Time(nil), w.at[w.first:]...), w.at[:w.first]...), 0
-	}
-	if len(w.at) < rate {
-		w.at = append(w.at, now)
-		return
-	}
-	if len(w.at) > rate {
-		w.at = append([]time.Time(nil), w.at[len(w.at)-rate:]...)
-	}
-	w.at[w.first] = now
-	w.first = (w.first + 1) % len(w.at)
 }
 
 // limited reports whether a definition limits starts at all, and whether it limits
@@ -92,7 +58,7 @@ func (l *limiter) check(most, rate int, period time.Duration, now time.Time, sha
 			return full, 0
 		}
 	}
-	if wait := l.starts.wait(rate, period, now); wait > 0 {
+	if wait := l.starts.Wait(rate, period, now); wait > 0 {
 		return rated, wait
 	}
 	return free, 0

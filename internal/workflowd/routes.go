@@ -85,6 +85,10 @@ func NewRoutes(mux *api.Mux, backends Backends, accounts api.Projects) *Routes {
 	mux.Handle("PATCH /v1/workflows/schedules/{id}", h.handleUpdateSchedule)
 	mux.Handle("DELETE /v1/workflows/schedules/{id}", h.handleDeleteSchedule)
 
+	mux.Handle("GET /v1/workflows/limits", h.handleListLimits)
+	mux.Handle("PUT /v1/workflows/limits", h.handlePutLimit)
+	mux.Handle("DELETE /v1/workflows/limits", h.handleDeleteLimit)
+
 	mux.Handle("GET /v1/workflows/attach", h.handleAttach)
 
 	mux.HandlePublic(workflow.WebhookPath+"{token}", h.handleWebhook)
@@ -471,6 +475,43 @@ func (h *Routes) handleDeleteSchedule(w http.ResponseWriter, r *http.Request) er
 		return err
 	}
 	if err := b.DeleteSchedule(r.Context(), r.PathValue("id")); err != nil {
+		return err
+	}
+	return api.NoContent(w)
+}
+
+func (h *Routes) handleListLimits(w http.ResponseWriter, r *http.Request) error {
+	b, err := h.backend(r, api.ParseQuery(r))
+	if err != nil {
+		return err
+	}
+	limits, err := b.ListLimits(r.Context())
+	if err != nil {
+		return err
+	}
+	return page(w, mapped(limits, protocol.LimitOf), "")
+}
+
+func (h *Routes) handlePutLimit(w http.ResponseWriter, r *http.Request) error {
+	var p protocol.Limit
+	return h.answerJSON(w, r, &p, func(ctx context.Context, b workflow.Backend) (any, error) {
+		p.Project = ""
+		l, err := b.PutLimit(ctx, *p.Limit())
+		if err != nil {
+			return nil, err
+		}
+		return protocol.LimitOf(l), nil
+	})
+}
+
+func (h *Routes) handleDeleteLimit(w http.ResponseWriter, r *http.Request) error {
+	q := api.ParseQuery(r)
+	name := q.String("workflow")
+	b, err := h.backend(r, q)
+	if err != nil {
+		return err
+	}
+	if err := b.DeleteLimit(r.Context(), name); err != nil {
 		return err
 	}
 	return api.NoContent(w)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/admission"
 	"github.com/cayhq/cay/internal/workflowd/protocol"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/workflow"
@@ -27,6 +28,7 @@ type Runtime interface {
 type Messages interface {
 	Prepare(m *queue.Message) error
 	Added(messages []queue.Message)
+	admission.Messages
 }
 
 // runtime returns the runtime of an external run. Errors: not_supported.

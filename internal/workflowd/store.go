@@ -6,6 +6,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/workflowd/admission"
 	"github.com/cayhq/cay/internal/workflowd/queue"
 	"github.com/cayhq/cay/workflow"
 )
@@ -79,6 +80,12 @@ type Store interface {
 	// PutSchedule inserts or replaces a schedule; DeleteSchedule removes it; not_found.
 	PutSchedule(ctx context.Context, s history.Schedule) error
 	DeleteSchedule(ctx context.Context, project, id string) error
+
+	// Limits returns the limits of a project, of all if it is "", by workflow.
+	Limits(ctx context.Context, project string) ([]history.Limit, error)
+	// PutLimit inserts or replaces a limit; DeleteLimit removes it; not_found.
+	PutLimit(ctx context.Context, l history.Limit) error
+	DeleteLimit(ctx context.Context, project, workflow string) error
 
 	// Transact runs f in a transaction on the engine's own database, which also stores
 	// the records of g: both or neither. f is called once, before g.Settle.
@@ -212,6 +219,8 @@ type Owner interface {
 	// Running counts the running runs of a workflow and group in all processes, for their
 	// limits.
 	Running(ctx context.Context, project, workflow, group string) (int, error)
+	// The limits of external runs.
+	admission.Shared
 }
 
 // Served is a workflow that a process has a worker for. Build "" serves only runs that

@@ -26,6 +26,9 @@ type Pusher struct {
 	client *http.Client
 	// Pulls takes the messages of deployments whose processes have connected. Set it before the first push.
 	Pulls *Pulls
+	// Admit reports whether a message may be sent: nil, or an error, such as
+	// *queue.ParkedError. Set it before the first push; nil means always.
+	Admit func(ctx context.Context, m *queue.Message) error
 }
 
 var _ queue.Pusher = (*Pusher)(nil)
@@ -101,6 +104,11 @@ var stepTopic = regexp.MustCompile(`^__([a-z][a-z0-9]*_)?wkf_step_`)
 
 // Push implements queue.Pusher.
 func (p *Pusher) Push(ctx context.Context, to queue.Deployment, m queue.Message) error {
+	if p.Admit != nil {
+		if err := p.Admit(ctx, &m); err != nil {
+			return fmt.Errorf("%w: %w", queue.ErrBroken, err)
+		}
+	}
 	if to.URL == queue.Pulled {
 		return p.Pulls.push(ctx, to, m)
 	}

@@ -103,6 +103,26 @@ type UpdateSchedule struct {
 	Paused  *bool   `json:"paused,omitempty"`
 }
 
+// Limit is the wire form of a limit on the starts of a workflow, and the body of a request
+// that sets one.
+type Limit struct {
+	Project     string `json:"project,omitempty"`
+	Workflow    string `json:"workflow"`
+	Concurrency int    `json:"concurrency,omitempty"`
+	Rate        int    `json:"rate,omitempty"`
+	PeriodMS    int64  `json:"period_ms,omitempty"`
+}
+
+// LimitOf returns the wire form of l.
+func LimitOf(l *history.Limit) *Limit {
+	return &Limit{l.Project, l.Workflow, l.Concurrency, l.Rate, DurationMillis(l.Period)}
+}
+
+// Limit returns the limit with the wire form l.
+func (l *Limit) Limit() *history.Limit {
+	return &history.Limit{Project: l.Project, Workflow: l.Workflow, Concurrency: l.Concurrency, Rate: l.Rate, Period: Duration(l.PeriodMS)}
+}
+
 // Chunk is a chunk of a stream. Its data is an envelope, or bytes in streams of
 // bytes.
 type Chunk struct {

@@ -42,6 +42,7 @@ type flight struct {
 	scheduled    bool // the app has asked for a later delivery
 	due          int64
 	void         bool // the process that the message was pushed to is dead
+	hastened     bool // Hasten was called during the delivery
 }
 
 var errLapsed = errors.New("the lease is over")
@@ -227,8 +228,11 @@ func (q *Queue) push(f *flight, to Deployment, pusher Pusher) {
 	if q.ctx.Err() != nil {
 		return // the lease stays: the app may still work on it
 	}
+	var parked *ParkedError
 	q.mu.Lock()
-	q.reachedLocked(f, err)
+	if !errors.As(err, &parked) {
+		q.reachedLocked(f, err)
+	}
 	s := q.verdictLocked(f, &m, err)
 	if s == nil {
 		due := int64(0)
@@ -257,12 +261,18 @@ func (q *Queue) push(f *flight, to Deployment, pusher Pusher) {
 			return
 		}
 	}
-	if s.LastError != "" && s.Next != 0 {
+	if s.LastError != "" && s.Next != 0 && !s.Uncounted {
 		q.cfg.Metrics.MessageFailed(m.Project)
 	}
 	q.mu.Lock()
 	q.finishLocked(f, s.Next)
+	late := parked != nil && f.hastened && s.Due > q.now()
 	q.mu.Unlock()
+	if late { // Hasten was called after the verdict, and saw the lease
+		if _, err := q.Hasten(q.ctx, m.Project, m.Run); err != nil && q.ctx.Err() == nil {
+			q.log.Warn("cannot hasten the messages of a run", "run", m.Run, "error", err)
+		}
+	}
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -285,7 +295,13 @@ func (q *Queue) verdictLocked(f *flight, m *Message, err error) *Settle {
 	now := q.now()
 	s := &Settle{ID: m.ID, Receipt: f.receipt, Due: now}
 	in := func(most time.Duration) { s.Due = now + backoff(m.ID, m.Attempt, most).Milliseconds() }
+	var parked *ParkedError
 	switch {
+	case errors.As(err, &parked):
+		s.Uncounted, s.LastError = true, parked.Reason
+		if !f.hastened {
+			s.Due += parkedFor.Milliseconds()
+		}
 	case f.void || errors.Is(err, ErrGone): // due now
 	case errors.Is(err, ErrUnreachable):
 		s.Uncounted = true

@@ -349,6 +349,46 @@ func TestQueue_EarlierProcess(t *testing.T) {
 	}
 }
 
+// A message that the Pusher parks is not tried again until its run is hastened, or for a
+// day; a new process of the app, or of the daemon, changes nothing. A run that is hastened
+// during the delivery is tried again at once.
+func TestQueue_Parked(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		f.register("s1")
+		park := &queue.ParkedError{Reason: "it waits"}
+		f.publish()
+		f.delivered().end <- park
+		f.nothing(time.Hour)
+		f.register("s2")
+		f.reopen()
+		f.register("s3")
+		f.nothing(time.Hour)
+		if m := f.pending(); len(m) != 1 || m[0].LastError != "it waits" || m[0].Attempt != 0 {
+			f.Errorf("it is %+v", m)
+		}
+		if n := checktest.Must(f.Hasten(f.Context(), project, "wrun_1"))(f); n != 1 {
+			f.Errorf("%d messages are hastened", n)
+		}
+		d := f.delivered()
+		if n := checktest.Must(f.Hasten(f.Context(), project, "wrun_1"))(f); n != 1 || d.Attempt != 1 {
+			f.Errorf("%d messages are hastened, attempt %d", n, d.Attempt)
+		}
+		d.end <- park
+		f.delivered().end <- park
+		begin := time.Now()
+		f.nothing(23 * time.Hour)
+		f.nothing(59 * time.Minute)
+		d = f.delivered()
+		if took := time.Since(begin); took < 24*time.Hour || took > 24*time.Hour+time.Minute {
+			f.Errorf("it is tried again after %s", took)
+		}
+		f.acknowledge(d)
+		if n := checktest.Must(f.Hasten(f.Context(), project, "wrun_1"))(f); n != 0 {
+			f.Errorf("%d messages are left", n)
+		}
+	})
+}
+
 // The daemon restarts while the app works: extended messages keep their leases, the
 // others are delivered again after a minute.
 func TestQueue_Reopen(t *testing.T) {

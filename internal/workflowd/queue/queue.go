@@ -18,8 +18,8 @@ type Pusher interface {
 	// ErrUnreachable if no app answered: nothing listens at the address, or another
 	// program does; an error that wraps ErrBroken if the connection broke before the
 	// answer; an error that wraps ErrGone if certainly no process of the app is left;
-	// another error if the app answered with a status of 500 or above. People read the
-	// text of the error.
+	// another error if the app answered with a status of 500 or above; a *ParkedError if
+	// the message was not sent, because it has to wait. People read the text of the error.
 	Push(ctx context.Context, to Deployment, m Message) error
 }
 
@@ -29,6 +29,15 @@ var (
 	ErrBroken      = errors.New("the connection broke")
 	ErrGone        = errors.New("the app is gone") // no other process has the message, so it is due at once
 )
+
+// ParkedError is a Pusher's reason not to send a message yet. The message waits until
+// Queue.Hasten is called for its run, or for a day: then the Pusher is asked again.
+type ParkedError struct{ Reason string }
+
+func (e *ParkedError) Error() string { return e.Reason }
+
+// parkedFor is how long a parked message waits if nobody hastens it.
+const parkedFor = 24 * time.Hour
 
 // Config has the parts and bounds of a queue.
 type Config struct {
@@ -361,6 +370,30 @@ func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Dura
 func (q *Queue) Forget(ctx context.Context, project, run string) error {
 	f := &Forget{Project: project, Run: run}
 	return q.w.write(ctx, 0, func(b *Batch) { b.Forget = append(b.Forget, f) })
+}
+
+// Hasten makes the messages of a run due now, if they are not being delivered, and lets
+// a delivery that is parked meanwhile be tried again at once. It returns the number of
+// the run's messages.
+func (q *Queue) Hasten(ctx context.Context, project, run string) (int, error) {
+	q.mu.Lock()
+	for _, f := range q.flights {
+		if f.item.run == run && f.lane.key.project == project {
+			f.hastened = true
+		}
+	}
+	q.mu.Unlock()
+	h := &Hasten{Project: project, Run: run}
+	if err := q.w.write(ctx, 0, func(b *Batch) { b.Hasten = append(b.Hasten, h) }); err != nil {
+		return 0, err
+	}
+	q.mu.Lock()
+	for _, e := range h.Entries {
+		q.laneLocked(e.Project, e.Deployment).addLocked(e)
+	}
+	q.mu.Unlock()
+	q.poke()
+	return len(h.Entries) + h.Leased, nil
 }
 
 // Messages returns at most limit pending messages of a run, of the project if run is "",

@@ -46,6 +46,7 @@ type Batch struct {
 	Register    []*Register
 	Void        []*Void
 	Forget      []*Forget
+	Hasten      []*Hasten
 	Lease       []*Lease
 }
 
@@ -77,7 +78,7 @@ type Settle struct {
 	ID, Receipt string
 	Due         int64
 	// Uncounted undoes the attempt and the receipt, because the message did not reach an
-	// app.
+	// app. A message with a LastError and no receipt is parked: Void leaves it alone.
 	Uncounted bool
 	LastError string
 	Next      int64 // out: when the message is due; 0 if it does not exist
@@ -120,6 +121,13 @@ type Void struct {
 
 // Forget removes the messages of a run.
 type Forget struct{ Project, Run string }
+
+// Hasten makes the messages of a run due at Batch.Now, except leased ones.
+type Hasten struct {
+	Project, Run string
+	Entries      []Entry // out: these messages
+	Leased       int     // out: the number of leased messages
+}
 
 // Lease leases a due message. A batch's leases are decided last.
 type Lease struct {

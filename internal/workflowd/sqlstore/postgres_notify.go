@@ -451,10 +451,15 @@ func (n *notifier) changed(r *workflowd.Records) {
 
 // queued adds deployments that have new messages or have changed themselves.
 func (n *notifier) queued(b *queue.Batch) {
-	if len(b.Publish) == 0 && len(b.Register) == 0 || n.p.listener.alone() {
+	if len(b.Publish) == 0 && len(b.Register) == 0 && len(b.Hasten) == 0 || n.p.listener.alone() {
 		return
 	}
 	n.mu.Lock()
+	for _, h := range b.Hasten {
+		for _, e := range h.Entries {
+			n.addQueue(deployment{e.Project, e.Deployment}, e.Due)
+		}
+	}
 	for _, p := range b.Publish {
 		n.addQueue(deployment{p.Message.Project, p.Message.Deployment}, p.Message.Due)
 	}

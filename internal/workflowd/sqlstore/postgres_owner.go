@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/internal/workflowd/admission"
 )
 
 // Lease implements workflowd.Owner.
@@ -258,6 +260,62 @@ func (p *Postgres) Running(ctx context.Context, project, workflow, group string)
 	var n int
 	err := p.pool.QueryRow(ctx, p.sql(query), args...).Scan(&n)
 	return n, pgError(err)
+}
+
+// letInState are the runs that were let in by a limit.
+type letInState struct {
+	Pending []string `json:"pending,omitempty"` // as of when it was written
+	Starts  []int64  `json:"starts,omitempty"`  // within the period of the rate, Unix milliseconds
+}
+
+// LetIn implements admission.Shared. The lock on the row of the limit has processes decide
+// one after the other.
+func (p *Postgres) LetIn(ctx context.Context, l history.Limit, run string) (let admission.LetIn, err error) {
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+		var data []byte
+		var now int64
+		err := tx.QueryRow(ctx, p.sql(`SELECT state, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM cay.limits
+			WHERE project = $1 AND workflow = $2 FOR UPDATE`), l.Project, l.Workflow).Scan(&data, &now)
+		if errors.Is(err, pgx.ErrNoRows) { // the limit was deleted meanwhile
+			let = admission.LetIn{OK: true}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var state letInState
+		if err := json.Unmarshal(data, &state); err != nil {
+			return err
+		}
+		var running int
+		err = tx.QueryRow(ctx, p.sql(`SELECT count(*) FILTER (WHERE status = 'running' AND project = $1 AND workflow = $2),
+				coalesce(array_agg(id) FILTER (WHERE status = 'pending'), '{}')
+			FROM cay.runs WHERE status = 'running' AND project = $1 AND workflow = $2 OR id = ANY ($3)`),
+			l.Project, l.Workflow, append([]string{}, state.Pending...)).Scan(&running, &state.Pending)
+		if err != nil {
+			return err
+		}
+		let = admission.LetIn{OK: slices.Contains(state.Pending, run), Pending: state.Pending}
+		if run == "" || let.OK {
+			return nil
+		}
+		if period := l.Period.Milliseconds(); l.Rate > 0 {
+			state.Starts = slices.DeleteFunc(state.Starts, func(at int64) bool { return at <= now-period })
+			if n := len(state.Starts); n >= l.Rate {
+				let.Wait = time.Duration(state.Starts[n-l.Rate]+period-now) * time.Millisecond
+				return nil
+			}
+			state.Starts = append(state.Starts, now)
+		}
+		if l.Concurrency > 0 && running+len(state.Pending) >= l.Concurrency {
+			return nil
+		}
+		state.Pending = append(state.Pending, run)
+		let.OK, let.Pending = true, state.Pending
+		_, err = tx.Exec(ctx, p.sql("UPDATE cay.limits SET state = $3 WHERE project = $1 AND workflow = $2"), l.Project, l.Workflow, state)
+		return err
+	})
+	return let, pgError(err)
 }
 
 // Notices implements workflowd.Owner.

@@ -464,13 +464,16 @@ func (p *Postgres) stripEvents(ctx context.Context, tx pgx.Tx, id string) error 
 
 // Schedules implements workflowd.Store.
 func (p *Postgres) Schedules(ctx context.Context, project string) ([]history.Schedule, error) {
-	return collect(ctx, p, func(row pgx.CollectableRow) (s history.Schedule, err error) {
-		var data []byte
-		if err = row.Scan(&data); err == nil {
-			err = json.Unmarshal(data, &s)
-		}
-		return s, err
-	}, "SELECT data FROM cay.schedules WHERE $1 IN ('', project) ORDER BY project, id", project)
+	return collect(ctx, p, decodeRow[history.Schedule], "SELECT data FROM cay.schedules WHERE $1 IN ('', project) ORDER BY project, id", project)
+}
+
+// decodeRow reads a row whose only column is JSON.
+func decodeRow[T any](row pgx.CollectableRow) (v T, err error) {
+	var data []byte
+	if err = row.Scan(&data); err == nil {
+		err = json.Unmarshal(data, &v)
+	}
+	return v, err
 }
 
 // PutSchedule implements workflowd.Store.
@@ -491,6 +494,27 @@ func (p *Postgres) DeleteSchedule(ctx context.Context, project, id string) error
 	}
 	if err == nil {
 		p.notifier.changedSchedules()
+	}
+	return pgError(err)
+}
+
+// Limits implements workflowd.Store.
+func (p *Postgres) Limits(ctx context.Context, project string) ([]history.Limit, error) {
+	return collect(ctx, p, decodeRow[history.Limit], "SELECT data FROM cay.limits WHERE $1 IN ('', project) ORDER BY project, workflow", project)
+}
+
+// PutLimit implements workflowd.Store.
+func (p *Postgres) PutLimit(ctx context.Context, l history.Limit) error {
+	_, err := p.pool.Exec(ctx, p.sql(`INSERT INTO cay.limits (project, workflow, data) VALUES ($1, $2, $3)
+		ON CONFLICT (project, workflow) DO UPDATE SET data = excluded.data`), l.Project, l.Workflow, l)
+	return pgError(err)
+}
+
+// DeleteLimit implements workflowd.Store.
+func (p *Postgres) DeleteLimit(ctx context.Context, project, workflow string) error {
+	tag, err := p.pool.Exec(ctx, p.sql("DELETE FROM cay.limits WHERE project = $1 AND workflow = $2"), project, workflow)
+	if err == nil && tag.RowsAffected() == 0 {
+		return notFound("limit of workflow", workflow)
 	}
 	return pgError(err)
 }

@@ -208,8 +208,8 @@ func (q postgresQueue) before(batch *pgx.Batch, b *queue.Batch, unknown bool) {
 	}
 	for _, x := range b.Settle {
 		if x.Uncounted {
-			batch.Queue(p.sql(`UPDATE cay.messages SET due = $1, lease_until = 0, attempt = attempt - 1, receipt = ''
-				WHERE id = $2 AND receipt = $3 AND lease_until > 0`), x.Due, x.ID, x.Receipt)
+			batch.Queue(p.sql(`UPDATE cay.messages SET due = $1, lease_until = 0, attempt = attempt - 1, receipt = '', last_error = $4
+				WHERE id = $2 AND receipt = $3 AND lease_until > 0`), x.Due, x.ID, x.Receipt, x.LastError)
 		} else {
 			batch.Queue(p.sql(`UPDATE cay.messages SET due = $1, lease_until = 0, last_error = $4
 				WHERE id = $2 AND receipt = $3 AND lease_until > 0`), x.Due, x.ID, x.Receipt, x.LastError)
@@ -244,6 +244,9 @@ func (q postgresQueue) after(batch *pgx.Batch, b *queue.Batch) {
 		if f.Run != "" {
 			p.queueForget(batch, []string{f.Run}, f.Project)
 		}
+	}
+	for _, h := range b.Hasten {
+		p.queueHasten(batch, h, b.Now)
 	}
 	if len(b.Lease) == 0 {
 		return
@@ -284,7 +287,8 @@ func (p *Postgres) queueVoid(b *pgx.Batch, v *queue.Void, now int64) {
 		return
 	}
 	b.Queue(p.sql(`UPDATE cay.messages SET due = least(due, $3), lease_until = 0, last_error = '', receipt = ''
-		WHERE project = $1 AND deployment = $2 AND (lease_until > 0 OR last_error <> '') AND id <> ALL ($4::text[])`),
+		WHERE project = $1 AND deployment = $2 AND (lease_until > 0 OR last_error <> '' AND receipt <> '')
+			AND id <> ALL ($4::text[])`),
 		v.Project, v.Deployment, now, append([]string{}, v.Except...)) // never NULL
 }
 
@@ -294,6 +298,25 @@ func (p *Postgres) queueForget(b *pgx.Batch, runs []string, project string) {
 	b.Queue(p.sql(`DELETE FROM cay.message_keys k USING cay.messages m WHERE m.run = ANY ($1) AND ($2 = '' OR m.project = $2) AND m.key <> ''
 		AND k.project = m.project AND k.topic = m.topic AND k.key = m.key AND k.message = m.id`), runs, project)
 	b.Queue(p.sql(`DELETE FROM cay.messages WHERE run = ANY ($1) AND ($2 = '' OR project = $2)`), runs, project)
+}
+
+// queueHasten adds the statements that make the messages of a run due.
+func (p *Postgres) queueHasten(b *pgx.Batch, h *queue.Hasten, now int64) {
+	h.Entries, h.Leased = nil, 0
+	if h.Run == "" {
+		return
+	}
+	b.Queue(p.sql(`UPDATE cay.messages SET due = least(due, $3) WHERE project = $1 AND run = $2 AND lease_until = 0
+		RETURNING id, deployment, due, octet_length(body)`), h.Project, h.Run, now).Query(func(rows pgx.Rows) error {
+		e := queue.Entry{Project: h.Project, Run: h.Run}
+		_, err := pgx.ForEachRow(rows, []any{&e.ID, &e.Deployment, &e.Due, &e.Size}, func() error {
+			h.Entries = append(h.Entries, e)
+			return nil
+		})
+		return err
+	})
+	b.Queue(p.sql("SELECT count(*) FROM cay.messages WHERE project = $1 AND run = $2 AND lease_until > 0"), h.Project, h.Run).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&h.Leased) })
 }
 
 const pgDeployment = "project, id, url, secret, created_at, seen_at, error, draining"

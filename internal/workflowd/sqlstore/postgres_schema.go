@@ -187,7 +187,15 @@ CREATE INDEX runs_first ON cay.runs (first) WHERE first <> '';
 -- The runtime that replays the run's code, '' for Go's, and what is kept for it.
 ALTER TABLE cay.runs ADD COLUMN kind text NOT NULL DEFAULT '', ADD COLUMN extra bytea;
 CREATE INDEX streams_name ON cay.streams (name);
-`, postgresMessages}
+`, postgresMessages, `
+CREATE TABLE cay.limits (
+	project text NOT NULL,
+	workflow text COLLATE "C" NOT NULL,
+	data jsonb NOT NULL,
+	state jsonb NOT NULL DEFAULT '{}', -- letInState
+	PRIMARY KEY (project, workflow)
+);
+`}
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal
 

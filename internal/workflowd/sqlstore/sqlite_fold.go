@@ -35,7 +35,7 @@ type sqliteStatements struct {
 	segmentsDelete, chunksDelete, streamsDelete, runKill *statement
 	segmentNext, segmentUpdate, chunksNext, chunksUpdate *statement
 	blobsDelete                                          *statement
-	schedulePut, scheduleDelete                          *statement
+	schedulePut, scheduleDelete, limitPut, limitDelete   *statement
 
 	messages messageStatements
 }
@@ -86,6 +86,8 @@ func (s *sqliteStatements) prepare(w *writer) error {
 
 		&s.schedulePut:    `INSERT OR REPLACE INTO workflow_schedules (project, id, data) VALUES (?, ?, ?)`,
 		&s.scheduleDelete: `DELETE FROM workflow_schedules WHERE project = ? AND id = ?`,
+		&s.limitPut:       `INSERT OR REPLACE INTO workflow_limits (project, workflow, data) VALUES (?, ?, ?)`,
+		&s.limitDelete:    `DELETE FROM workflow_limits WHERE project = ? AND workflow = ?`,
 	} {
 		var err error
 		if *st, err = w.prepare(text); err != nil {

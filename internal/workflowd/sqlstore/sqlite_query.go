@@ -571,29 +571,40 @@ func (s *SQLite) Expired(ctx context.Context, now time.Time, limit int) ([]strin
 
 // Schedules returns the schedules of a project, all of them for "".
 func (s *SQLite) Schedules(ctx context.Context, project string) ([]history.Schedule, error) {
-	rows, err := s.read.QueryContext(ctx, `SELECT data FROM workflow_schedules WHERE ?1 = '' OR project = ?1 ORDER BY project, id`, project)
+	return decodeRows[history.Schedule](ctx, s, "read schedules",
+		`SELECT data FROM workflow_schedules WHERE ?1 = '' OR project = ?1 ORDER BY project, id`, project)
+}
+
+// decodeRows reads the rows of a query whose only column is JSON.
+func decodeRows[T any](ctx context.Context, s *SQLite, what, query string, args ...any) ([]T, error) {
+	rows, err := s.read.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, sqliteError("read schedules", err)
+		return nil, sqliteError(what, err)
 	}
 	defer rows.Close()
-	schedules := []history.Schedule{}
+	list := []T{}
 	for rows.Next() {
 		var data []byte
 		if err := rows.Scan(&data); err != nil {
-			return nil, sqliteError("read schedules", err)
+			return nil, sqliteError(what, err)
 		}
-		var sch history.Schedule
-		if err := json.Unmarshal(data, &sch); err != nil {
+		var v T
+		if err := json.Unmarshal(data, &v); err != nil {
 			return nil, err
 		}
-		schedules = append(schedules, sch)
+		list = append(list, v)
 	}
-	return schedules, sqliteError("read schedules", rows.Err())
+	return list, sqliteError(what, rows.Err())
 }
 
 // PutSchedule inserts or replaces a schedule.
 func (s *SQLite) PutSchedule(_ context.Context, sch history.Schedule) error {
-	data, err := json.Marshal(sch)
+	return s.put("write schedule", s.stmts.schedulePut, sch.Project, sch.ID, sch)
+}
+
+// put stores a row whose third column is JSON.
+func (s *SQLite) put(what string, st *statement, project, id string, v any) error {
+	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -602,23 +613,44 @@ func (s *SQLite) PutSchedule(_ context.Context, sch history.Schedule) error {
 	if s.closed {
 		return errClosed
 	}
-	_, err = s.stmts.schedulePut.exec(sch.Project, sch.ID, string(data))
-	return sqliteError("write schedule", err)
+	_, err = st.exec(project, id, string(data))
+	return sqliteError(what, err)
 }
 
 // DeleteSchedule removes a schedule.
 func (s *SQLite) DeleteSchedule(_ context.Context, project, id string) error {
+	return s.remove("schedule", s.stmts.scheduleDelete, project, id)
+}
+
+// remove deletes a row. Errors: not_found.
+func (s *SQLite) remove(kind string, st *statement, project, id string) error {
 	s.write.Lock()
 	defer s.write.Unlock()
 	if s.closed {
 		return errClosed
 	}
-	r, err := s.stmts.scheduleDelete.exec(project, id)
+	r, err := st.exec(project, id)
 	if err != nil {
-		return sqliteError("delete schedule", err)
+		return sqliteError("delete "+kind, err)
 	}
 	if n, err := r.RowsAffected(); err != nil || n == 0 {
-		return notFound("schedule", id)
+		return notFound(kind, id)
 	}
 	return nil
+}
+
+// Limits implements workflowd.Store.
+func (s *SQLite) Limits(ctx context.Context, project string) ([]history.Limit, error) {
+	return decodeRows[history.Limit](ctx, s, "read limits",
+		`SELECT data FROM workflow_limits WHERE ?1 = '' OR project = ?1 ORDER BY project, workflow`, project)
+}
+
+// PutLimit implements workflowd.Store.
+func (s *SQLite) PutLimit(_ context.Context, l history.Limit) error {
+	return s.put("write limit", s.stmts.limitPut, l.Project, l.Workflow, l)
+}
+
+// DeleteLimit implements workflowd.Store.
+func (s *SQLite) DeleteLimit(_ context.Context, project, workflow string) error {
+	return s.remove("limit of workflow", s.stmts.limitDelete, project, workflow)
 }

@@ -56,6 +56,9 @@ CREATE TABLE IF NOT EXISTS workflow_deployments (
 	draining INTEGER NOT NULL,
 	PRIMARY KEY (project, id)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS workflow_limits (
+	project TEXT NOT NULL, workflow TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (project, workflow)
+) STRICT, WITHOUT ROWID;
 `
 
 // messageStatements are the writer's prepared statements for the queue.
@@ -67,6 +70,7 @@ type messageStatements struct {
 	lease, bodyGet                              *statement
 	deploymentGet, deploymentPut, void, voidOne *statement
 	shorten, runNext                            *statement
+	hasten, hastenOne, runLeased                *statement
 }
 
 const messageColumns = `id, project, deployment, topic, run, step, key, content_type, created_at, due, attempt, receipt, lease_until, last_error`
@@ -89,7 +93,7 @@ func (s *messageStatements) prepare(w *writer) error {
 		&s.extend:      `UPDATE workflow_messages SET due = ?, lease_until = ?, last_error = '' WHERE id = ? AND project = ? AND receipt = ? RETURNING n`,
 		&s.settle: `UPDATE workflow_messages SET due = ?, lease_until = 0, last_error = ?
 			WHERE id = ? AND receipt = ? AND lease_until > 0`,
-		&s.settleBack: `UPDATE workflow_messages SET due = ?, lease_until = 0, attempt = attempt - 1, receipt = ''
+		&s.settleBack: `UPDATE workflow_messages SET due = ?, lease_until = 0, attempt = attempt - 1, receipt = '', last_error = ?
 			WHERE id = ? AND receipt = ? AND lease_until > 0`,
 		&s.dueGet: `SELECT due FROM workflow_messages WHERE id = ?`,
 		&s.lease: `UPDATE workflow_messages SET attempt = attempt + (receipt <> ?2), receipt = ?2, due = ?3, lease_until = ?3, last_error = ''
@@ -98,12 +102,16 @@ func (s *messageStatements) prepare(w *writer) error {
 		&s.deploymentGet: `SELECT url, secret, created_at, seen_at, error, draining FROM workflow_deployments WHERE project = ? AND id = ?`,
 		&s.deploymentPut: `INSERT OR REPLACE INTO workflow_deployments (project, id, url, secret, created_at, seen_at, error, draining)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		&s.void:    `SELECT id FROM workflow_messages WHERE project = ?1 AND deployment = ?2 AND (lease_until > 0 OR last_error <> '')`,
+		&s.void: `SELECT id FROM workflow_messages WHERE project = ?1 AND deployment = ?2
+			AND (lease_until > 0 OR last_error <> '' AND receipt <> '')`,
 		&s.voidOne: `UPDATE workflow_messages SET due = min(due, ?), lease_until = 0, last_error = '', receipt = '' WHERE id = ?`,
 		&s.shorten: `UPDATE workflow_messages SET due = ?3, lease_until = ?3
 			WHERE project = ?1 AND deployment = ?2 AND due > ?3 AND due <= ?4 AND lease_until > 0`,
 		&s.runNext: `DELETE FROM workflow_messages WHERE n = (SELECT n FROM workflow_messages WHERE project = ? AND run = ? LIMIT 1)
 			RETURNING n, topic, key, id`,
+		&s.hasten:    `SELECT id FROM workflow_messages WHERE project = ? AND run = ? AND lease_until = 0`,
+		&s.hastenOne: `UPDATE workflow_messages SET due = min(due, ?) WHERE id = ? RETURNING deployment, due, size`,
+		&s.runLeased: `SELECT id FROM workflow_messages WHERE project = ? AND run = ? AND lease_until > 0`,
 	} {
 		var err error
 		if *st, err = w.prepare(text); err != nil {
@@ -166,7 +174,7 @@ func (st *messageStatements) write(b *queue.Batch) error {
 	for _, x := range b.Settle {
 		var err error
 		if x.Uncounted {
-			_, err = st.settleBack.exec(x.Due, x.ID, x.Receipt)
+			_, err = st.settleBack.exec(x.Due, x.LastError, x.ID, x.Receipt)
 		} else {
 			_, err = st.settle.exec(x.Due, x.LastError, x.ID, x.Receipt)
 		}
@@ -189,6 +197,11 @@ func (st *messageStatements) write(b *queue.Batch) error {
 	}
 	for _, f := range b.Forget {
 		if err := st.forget(f.Project, f.Run); err != nil {
+			return err
+		}
+	}
+	for _, h := range b.Hasten {
+		if err := st.hastenRun(h, b.Now); err != nil {
 			return err
 		}
 	}
@@ -332,6 +345,30 @@ func (st *messageStatements) forget(project, run string) error {
 			}
 		}
 	}
+}
+
+func (st *messageStatements) hastenRun(h *queue.Hasten, now int64) error {
+	h.Entries, h.Leased = nil, 0
+	if h.Run == "" {
+		return nil
+	}
+	ids, err := st.hasten.texts(h.Project, h.Run)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		var row [3]driver.Value
+		if ok, err := st.hastenOne.row(row[:], now, id); err != nil {
+			return err
+		} else if ok {
+			h.Entries = append(h.Entries, queue.Entry{
+				ID: id, Project: h.Project, Deployment: row[0].(string), Run: h.Run, Due: row[1].(int64), Size: int(row[2].(int64)),
+			})
+		}
+	}
+	leased, err := st.runLeased.texts(h.Project, h.Run)
+	h.Leased = len(leased)
+	return err
 }
 
 func (st *messageStatements) take(l *queue.Lease, now int64) error {

@@ -48,6 +48,7 @@ func Run(t *testing.T, c Config) {
 		"Delete":       testDelete,
 		"Strip":        testStrip,
 		"Schedules":    testSchedules,
+		"Limits":       testLimits,
 		"Transact":     testTransact,
 		"Concurrently": testConcurrently,
 		"Model":        testModel,
@@ -826,6 +827,22 @@ func testSchedules(f *fixture) {
 	}
 	checktest.Code(f, f.DeleteSchedule(f.Context(), "p", "a"), cay.NotFound)
 	f.equal("that are left", checktest.Must(f.Schedules(f.Context(), ""))(f), []history.Schedule{b, c})
+}
+
+func testLimits(f *fixture) {
+	a := history.Limit{Project: "p", Workflow: "workflow//./a//order", Concurrency: 3, Rate: 10, Period: time.Minute}
+	b := history.Limit{Project: "p", Workflow: "workflow//./b//order", Rate: 1, Period: time.Hour}
+	c := history.Limit{Project: "q", Workflow: a.Workflow, Concurrency: 1}
+	for _, l := range []history.Limit{b, {Project: "p", Workflow: a.Workflow, Concurrency: 1}, c, a} {
+		checktest.OK(f, f.PutLimit(f.Context(), l))
+	}
+	f.twice(func() {
+		f.equal("of a project", checktest.Must(f.Limits(f.Context(), "p"))(f), []history.Limit{a, b})
+		f.equal("all", checktest.Must(f.Limits(f.Context(), ""))(f), []history.Limit{a, b, c})
+	})
+	checktest.OK(f, f.DeleteLimit(f.Context(), "p", a.Workflow))
+	checktest.Code(f, f.DeleteLimit(f.Context(), "p", a.Workflow), cay.NotFound)
+	f.equal("that are left", checktest.Must(f.Limits(f.Context(), ""))(f), []history.Limit{b, c})
 }
 
 func testClosed(f *fixture) {

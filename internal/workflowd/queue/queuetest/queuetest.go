@@ -35,6 +35,7 @@ func Run(t *testing.T, c Config) {
 		"Register":     testRegister,
 		"Void":         testVoid,
 		"Forget":       testForget,
+		"Hasten":       testHasten,
 		"Sweep":        testSweep,
 		"OneBatch":     testOneBatch,
 		"Concurrently": testConcurrently,
@@ -475,6 +476,30 @@ func testForget(f *fixture) {
 	}
 	if n, first := f.publish(func(m *queue.Message) { m.Key = "k" }); first != n.ID || first == m.ID {
 		f.Errorf("the key is %q's", first)
+	}
+}
+
+func testHasten(f *fixture) {
+	parked, _ := f.publish()
+	f.lease(parked.ID, "r1", start, start+1)
+	f.write(queue.Batch{Now: start, Settle: []*queue.Settle{{ID: parked.ID, Receipt: "r1", Due: start + 90_000, Uncounted: true, LastError: "it waits"}}})
+	f.write(queue.Batch{Now: start, Void: []*queue.Void{{Project: "p", Deployment: "d"}}})
+	if m := f.message(parked.ID); m.Due != start+90_000 || m.LastError != "it waits" || m.Receipt != "" || m.Attempt != 0 {
+		f.Errorf("a parked message is %+v", m)
+	}
+	leased, _ := f.publish()
+	f.lease(leased.ID, "r2", start, start+5000)
+	other, _ := f.publish(func(m *queue.Message) { m.Run, m.Due = "wrun_2", start+70_000 })
+	h := &queue.Hasten{Project: "p", Run: "wrun_1"}
+	f.write(queue.Batch{Now: start + 10, Hasten: []*queue.Hasten{h, {Project: "q", Run: "wrun_2"}, {Project: "p"}}})
+	want := []queue.Entry{{ID: parked.ID, Project: "p", Deployment: "d", Run: "wrun_1", Due: start + 10, Size: len(parked.Body)}}
+	if !slices.Equal(h.Entries, want) || h.Leased != 1 {
+		f.Errorf("%+v, want %+v", h, want)
+	}
+	for id, due := range map[string]int64{parked.ID: start + 10, leased.ID: start + 5000, other.ID: start + 70_000} {
+		if m := f.message(id); m.Due != due {
+			f.Errorf("%s is due at %d, want %d", id, m.Due-start, due-start)
+		}
 	}
 }
 
