@@ -27,7 +27,7 @@ type Store interface {
 
 // Messages is the queue of messages. *queue.Queue implements it.
 type Messages interface {
-	Hasten(ctx context.Context, project, run string) (int, error)
+	Hasten(ctx context.Context, project, run string) (due, leased int, err error)
 	Messages(ctx context.Context, project, run string, limit int) ([]queue.Message, error)
 }
 
@@ -103,7 +103,10 @@ const (
 	firstMessage = 2 * time.Second
 	// lostStart is how long until the messages of a run that was let in are hastened
 	// again, if the run has not started.
-	lostStart   = 30 * time.Second
+	lostStart = 30 * time.Second
+	// parkedMeanwhile is lostStart for a message that another process may be about to park.
+	parkedMeanwhile = time.Second
+
 	pendingPage = 100 // runs read at a time
 	maxLimits   = 1000
 	maxRate     = 10_000 // bounds the starts that are remembered
@@ -304,7 +307,18 @@ func (d *Door) ended(n name, run string, started bool) error {
 		return nil
 	}
 	// The app learns of the end from the message that was parked.
-	_, err := d.cfg.Messages.Hasten(d.ctx, n.project, run)
+	_, _, err := d.cfg.Messages.Hasten(d.ctx, n.project, run)
+	return err
+}
+
+// hasten lets the messages of a run that was let in be delivered.
+func (d *Door) hasten(ctx context.Context, g *gate, run string) error {
+	_, leased, err := d.cfg.Messages.Hasten(ctx, g.name.project, run)
+	if leased > 0 {
+		d.after(g, parkedMeanwhile)
+	} else {
+		d.after(g, lostStart)
+	}
 	return err
 }
 

@@ -20,12 +20,9 @@ func (d *Door) release(ctx context.Context, g *gate) error {
 		return err
 	}
 	for _, run := range let.Pending { // other processes may have parked their messages
-		if _, err := d.cfg.Messages.Hasten(ctx, g.name.project, run); err != nil {
+		if err := d.hasten(ctx, g, run); err != nil {
 			return err
 		}
-	}
-	if len(let.Pending) > 0 {
-		d.after(g, lostStart)
 	}
 	q := history.Query{
 		Project: g.name.project, Workflow: g.name.workflow, Statuses: []history.Status{history.Pending}, Ascending: true, Limit: pendingPage,
@@ -70,8 +67,7 @@ func (d *Door) releaseRun(ctx context.Context, g *gate, run string) (bool, error
 		}
 		return false, nil
 	}
-	d.after(g, lostStart)
-	_, err = d.cfg.Messages.Hasten(ctx, g.name.project, run)
+	err = d.hasten(ctx, g, run)
 	return err == nil, err
 }
 

@@ -269,7 +269,7 @@ func (q *Queue) push(f *flight, to Deployment, pusher Pusher) {
 	late := parked != nil && f.hastened && s.Due > q.now()
 	q.mu.Unlock()
 	if late { // Hasten was called after the verdict, and saw the lease
-		if _, err := q.Hasten(q.ctx, m.Project, m.Run); err != nil && q.ctx.Err() == nil {
+		if _, _, err := q.Hasten(q.ctx, m.Project, m.Run); err != nil && q.ctx.Err() == nil {
 			q.log.Warn("cannot hasten the messages of a run", "run", m.Run, "error", err)
 		}
 	}

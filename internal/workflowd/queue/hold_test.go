@@ -366,12 +366,17 @@ func TestQueue_Parked(t *testing.T) {
 		if m := f.pending(); len(m) != 1 || m[0].LastError != "it waits" || m[0].Attempt != 0 {
 			f.Errorf("it is %+v", m)
 		}
-		if n := checktest.Must(f.Hasten(f.Context(), project, "wrun_1"))(f); n != 1 {
-			f.Errorf("%d messages are hastened", n)
+		hasten := func(due, leased int) {
+			f.Helper()
+			if d, l, err := f.Hasten(f.Context(), project, "wrun_1"); d != due || l != leased || err != nil {
+				f.Errorf("%d messages are due and %d leased, want %d and %d: %v", d, l, due, leased, err)
+			}
 		}
+		hasten(1, 0)
 		d := f.delivered()
-		if n := checktest.Must(f.Hasten(f.Context(), project, "wrun_1"))(f); n != 1 || d.Attempt != 1 {
-			f.Errorf("%d messages are hastened, attempt %d", n, d.Attempt)
+		hasten(0, 1)
+		if d.Attempt != 1 {
+			f.Errorf("attempt %d", d.Attempt)
 		}
 		d.end <- park
 		f.delivered().end <- park
@@ -383,9 +388,7 @@ func TestQueue_Parked(t *testing.T) {
 			f.Errorf("it is tried again after %s", took)
 		}
 		f.acknowledge(d)
-		if n := checktest.Must(f.Hasten(f.Context(), project, "wrun_1"))(f); n != 0 {
-			f.Errorf("%d messages are left", n)
-		}
+		hasten(0, 0)
 	})
 }
 

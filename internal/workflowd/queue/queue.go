@@ -372,10 +372,10 @@ func (q *Queue) Forget(ctx context.Context, project, run string) error {
 	return q.w.write(ctx, 0, func(b *Batch) { b.Forget = append(b.Forget, f) })
 }
 
-// Hasten makes the messages of a run due now, if they are not being delivered, and lets
-// a delivery that is parked meanwhile be tried again at once. It returns the number of
-// the run's messages.
-func (q *Queue) Hasten(ctx context.Context, project, run string) (int, error) {
+// Hasten makes the messages of a run due now, if they are not being delivered. Deliveries
+// of this process that are parked meanwhile are tried again at once. It returns the number
+// of messages that are due, and of those that are being delivered.
+func (q *Queue) Hasten(ctx context.Context, project, run string) (due, leased int, err error) {
 	q.mu.Lock()
 	for _, f := range q.flights {
 		if f.item.run == run && f.lane.key.project == project {
@@ -385,7 +385,7 @@ func (q *Queue) Hasten(ctx context.Context, project, run string) (int, error) {
 	q.mu.Unlock()
 	h := &Hasten{Project: project, Run: run}
 	if err := q.w.write(ctx, 0, func(b *Batch) { b.Hasten = append(b.Hasten, h) }); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	q.mu.Lock()
 	for _, e := range h.Entries {
@@ -393,7 +393,7 @@ func (q *Queue) Hasten(ctx context.Context, project, run string) (int, error) {
 	}
 	q.mu.Unlock()
 	q.poke()
-	return len(h.Entries) + h.Leased, nil
+	return len(h.Entries), h.Leased, nil
 }
 
 // Messages returns at most limit pending messages of a run, of the project if run is "",
