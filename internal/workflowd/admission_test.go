@@ -31,7 +31,8 @@ type limitedApp struct {
 	x       *workflowd.External
 	b       workflow.Backend
 	q       *queue.Queue
-	started chan string // runs
+	other   *workflowd.External // of a daemon that may own runs; or nil
+	started chan string         // runs
 }
 
 // databaseStore is a store of runs and messages.
@@ -65,7 +66,7 @@ func (a *limitedApp) Push(ctx context.Context, _ queue.Deployment, m queue.Messa
 	if err := a.e.Admit(ctx, &m); err != nil {
 		return err
 	}
-	rec, err := a.x.Record(ctx, m.Run, workflowd.Entry{{Type: history.RunStarted}})
+	rec, err := a.record(ctx, m.Run, history.RunStarted)
 	if err != nil {
 		return err
 	}
@@ -74,6 +75,15 @@ func (a *limitedApp) Push(ctx context.Context, _ queue.Deployment, m queue.Messa
 		a.started <- "not: " + rec.Results[0].Err.Error()
 	}
 	return a.q.Acknowledge(ctx, "p", m.Receipt)
+}
+
+// record appends an event at the daemon that owns the run.
+func (a *limitedApp) record(ctx context.Context, run string, event history.Type) (*workflowd.Recorded, error) {
+	rec, err := a.x.Record(ctx, run, workflowd.Entry{{Type: event}})
+	if cay.CodeOf(err) == cay.Unavailable && a.other != nil {
+		rec, err = a.other.Record(ctx, run, workflowd.Entry{{Type: event}})
+	}
+	return rec, err
 }
 
 // begin creates a run and publishes its first message, as the SDK does.
@@ -87,7 +97,7 @@ func (a *limitedApp) begin(n int) string {
 
 func (a *limitedApp) end(run string) {
 	a.Helper()
-	checktest.Must(a.x.Record(a.Context(), run, workflowd.Entry{{Type: history.RunCompleted}}))(a)
+	checktest.Must(a.record(a.Context(), run, history.RunCompleted))(a)
 }
 
 // starts waits until the next run starts.
@@ -209,6 +219,7 @@ func TestAdmission_Shared(t *testing.T) {
 		return openLimited(t, checktest.Must(sqlstore.OpenPostgres(t.Context(), dsn, sqlstore.PostgresOptions{Conns: 6}))(t))
 	}
 	a, b := open(), open()
+	a.other, b.other = b.x, a.x
 	defer a.close()
 	defer b.close()
 	checktest.Must(a.b.PutLimit(t.Context(), workflow.Limit{Workflow: limitedWorkflow, Concurrency: 1}))(t)
@@ -230,12 +241,7 @@ func TestAdmission_Shared(t *testing.T) {
 		a.begin(n + 1)
 	}
 	for range 5 {
-		// Whoever owns the run ends it: the app asks again at the other daemon.
-		_, err := a.x.Record(t.Context(), run, workflowd.Entry{{Type: history.RunCompleted}})
-		if cay.CodeOf(err) == cay.Unavailable {
-			_, err = b.x.Record(t.Context(), run, workflowd.Entry{{Type: history.RunCompleted}})
-		}
-		checktest.OK(t, err)
+		a.end(run)
 		run = started()
 		select {
 		case other := <-a.started:
