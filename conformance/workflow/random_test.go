@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/seedtest"
+	"github.com/cayhq/cay/workflow"
 )
 
 // started is how many runs TestKilled_Random starts in each round.
@@ -40,11 +41,10 @@ func TestKilled_Random(t *testing.T) {
 			for _, run := range c.runs {
 				c.check(t, run)
 			}
-			for _, status := range []string{"pending", "running"} {
-				if open := c.list(t, status); len(open) > 0 {
-					t.Errorf("%d runs are %s for ever: %.200q", len(open), status, open)
-				}
+			if open := c.list(t, "running"); len(open) > 0 {
+				t.Errorf("%d runs are running for ever: %.200q", len(open), open)
 			}
+			c.checkOrphans(t)
 			t.Logf("%d rounds, %d runs; the app lost %d writes to streams", rounds, len(c.runs), c.lost)
 			if c.lost > len(c.runs)/5 {
 				t.Errorf("%d writes of %d runs were lost", c.lost, len(c.runs))
@@ -138,6 +138,30 @@ func (c *chaos) check(t *testing.T, run mixedRun) {
 	}
 	c.checkStream(t, run.id, number(t, r.First), fmt.Sprint(r.Twice))
 	c.readLog(t, run.id)
+}
+
+// checkOrphans checks that a run that has not started is one that a step started in the moment
+// when it was killed, and that no message will start. The daemon cancels it later.
+func (c *chaos) checkOrphans(t *testing.T) {
+	t.Helper()
+	apps, err := workflow.DialApps(workflow.RemoteOptions{URL: c.daemon.URL, Token: c.daemon.Token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pending := c.list(t, "pending")
+	for _, run := range pending {
+		waiting, err := apps.Deliveries(t.Context(), run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(waiting) > 0 || slices.ContainsFunc(c.runs, func(r mixedRun) bool { return r.id == run }) {
+			t.Errorf("run %s is pending for ever, with the messages %+v", run, waiting)
+		}
+	}
+	if len(pending) > len(c.runs)/20 {
+		t.Errorf("%d runs were never started", len(pending))
+	}
+	t.Logf("%d runs were created by steps that were killed before they had started them", len(pending))
 }
 
 // checkStream compares the stream of a run with what its steps wrote.

@@ -302,6 +302,41 @@ func TestAdmission_MessageFirst(t *testing.T) {
 	})
 }
 
+// A run is canceled whose app died between its creation and its first message; others that
+// wait are left alone.
+func TestAdmission_Orphan(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "w.db")
+	synctest.Test(t, func(t *testing.T) {
+		a := openLimited(t, checktest.Must(sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{}))(t))
+		defer a.close()
+		checktest.Must(a.b.PutLimit(t.Context(), workflow.Limit{Workflow: limitedWorkflow, Concurrency: 1}))(t)
+		running, parked := a.begin(0), a.begin(1)
+		<-a.started
+		const orphan = "wrun_01M8BS00000000000000000077"
+		createExternal(t, a.x, orphan)
+		check := func(want map[string]history.Status) {
+			t.Helper()
+			for run, status := range want {
+				if r := checktest.Must(a.b.GetRun(t.Context(), run))(t); r.Status != status {
+					t.Errorf("%s is %s, want %s", run, r.Status, status)
+				}
+			}
+		}
+		time.Sleep(9 * time.Minute)
+		check(map[string]history.Status{running: history.Running, parked: history.Pending, orphan: history.Pending})
+		time.Sleep(time.Hour)
+		check(map[string]history.Status{running: history.Running, parked: history.Pending, orphan: history.Cancelled})
+		events := checktest.Must(a.b.Events(t.Context(), orphan, 1, 0))(t)
+		if last := events[len(events)-1]; !strings.Contains(last.Reason, "died before it had published") {
+			t.Errorf("its end is %+v", last)
+		}
+		a.end(running)
+		if run := <-a.started; run != parked {
+			t.Errorf("%s starts, want %s", run, parked)
+		}
+	})
+}
+
 func TestAdmission_Refused(t *testing.T) {
 	t.Parallel()
 	store := checktest.Must(sqlstore.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "w.db"), sqlstore.SQLiteOptions{}))(t)

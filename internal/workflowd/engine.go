@@ -163,6 +163,7 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	if e.owner != nil {
 		e.own()
 	}
+	e.spawn(e.door.Sweep)
 	e.spawn(e.timers.loop)
 	e.spawn(e.schedules.loop)
 	e.spawn(e.expire)

@@ -29,6 +29,16 @@ func (e *Engine) openDoor() (err error) {
 			return e.External(project, history.JavaScript).AwaitRun(ctx, run)
 		},
 	}
+	c.Cancel = func(ctx context.Context, project, run, reason string) error {
+		b := &backend{e: e, project: project}
+		_, err := b.actOnLast(ctx, run, func(r *liveRun, o *op) error {
+			if r.log.Run.Status == history.Pending {
+				o.events = []history.Event{{Type: history.RunCancelled, Reason: reason}}
+			}
+			return nil
+		})
+		return err
+	}
 	if e.owner != nil {
 		c.Shared = e.owner
 	}

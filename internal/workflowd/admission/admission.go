@@ -55,7 +55,9 @@ type Config struct {
 	// Running counts the running runs of a workflow, if Shared is nil.
 	Running func(ctx context.Context, project, workflow string) (int, error)
 	// Await waits until a run of a project exists, or ctx ends.
-	Await  func(ctx context.Context, project, run string) error
+	Await func(ctx context.Context, project, run string) error
+	// Cancel cancels a run that has not started. Errors: conflict, not_found.
+	Cancel func(ctx context.Context, project, run, reason string) error
 	Spawn  func(func()) // starts background work
 	Logger *slog.Logger
 }
