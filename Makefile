@@ -9,17 +9,16 @@ INSIDE  := internal/embedded/files
 # Starting sandboxes takes root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 
-# What package managers write last, below a directory with a lock file.
-NPM  := node_modules/.package-lock.json
-VENV := .venv/.requirements
-
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
-.PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean \
-  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-newest \
-  race-all stress leaks crash faults fuzz vuln bench bench-gateway cay-bench opponents changelog \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
+.PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean test race lint changelog deps test-deps
+.PHONY: race-all stress leaks crash faults fuzz vuln
+
+.DEFAULT_GOAL := run
+
+# Programs of others against cay, with what npm and pip install; and the benchmark.
+include conformance/rules.mk bench/rules.mk
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -71,46 +70,6 @@ test-deps: deps
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends postgresql-common && \
 	  echo 'create_main_cluster = false' | $(SUDO) tee -a /etc/postgresql-common/createcluster.conf && $(SUDO) apt-get install -qy --no-install-recommends postgresql; }
 
-## conformance-deps: a browser and the clients that ./conformance runs
-conformance-deps: browser-deps conformance/$(NPM)
-
-browser-deps:
-	@which chromium chromium-browser google-chrome >/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends chromium fonts-liberation; }
-
-venv-deps:
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy --no-install-recommends python3-venv; }
-
-## conformance-vercel-deps: the clients that ./conformance/vercel runs, as locked
-conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV))
-
-## conformance-docker-deps: docker-py, and tools that run code in containers, as locked
-conformance-docker-deps: venv-deps conformance/docker/$(VENV)
-
-## conformance-cloudflare-deps: wrangler, and the Node that it needs, and a client of the bridge, as locked
-conformance-cloudflare-deps: examples/cloudflare/$(NPM) conformance/cloudflare/bridge/$(NPM)
-
-## conformance-gateway-deps: the clients that ./conformance/gateway runs, as locked
-conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agents/$(NPM) $(VENV))
-
-## conformance-chat-deps: a browser, and the clients that ./conformance/chat runs, as locked
-conformance-chat-deps: browser-deps conformance/chat/$(NPM)
-
-## conformance-workflow-deps: both lines of the Workflow SDK, as ./conformance/workflow and the example lock them
-conformance-workflow-deps: conformance-deps $(addprefix conformance/workflow/,v4/$(NPM) v5/$(NPM) agent/$(NPM) testing/$(NPM)) examples/workflow-js/$(NPM)
-
-## bench-gateway-deps: a gateway that the benchmark runs beside cay, as locked
-bench-gateway-deps: bench/opponents/portkey/$(NPM)
-bench/opponents/portkey/$(NPM): NPM_FLAGS = --ignore-scripts
-
-# Of other package managers: a directory is installed again when what it locks has changed.
-%/$(NPM): %/package-lock.json
-	cd $* && npm ci --no-progress $(NPM_FLAGS)
-	@touch $@
-
-%/$(VENV): %/requirements.txt
-	cd $* && python3 -m venv .venv && .venv/bin/pip install -q --require-hashes -r requirements.txt
-	@touch $@
-
 ## images: the images tests use, in .cache/images
 images: deps
 	$(GO) test -count=1 -timeout 20m ./internal/image/imagetest
@@ -138,62 +97,6 @@ test: test-deps inside images
 	$(call run_tests,test,$(call tests_of,-v),-timeout 14m)
 	$(call run_tests,sandbox,$(call tests_of,),-p 1 -parallel 4 -timeout 14m)
 
-## conformance: programs of others against cay; part of `make test` once they are installed
-conformance: deps conformance-deps ui-test inside images
-	$(GO) test -count=1 -timeout 20m ./conformance
-
-conformance-short-deps: conformance-deps venv-deps
-	@$(MAKE) --no-print-directory -j4 $(addprefix conformance/,vercel/$(NPM) vercel/$(VENV) gateway/$(NPM) chat/$(NPM))
-
-# Of each suite the newest client of each kind.
-SHORT = ^TestSDK$$/^v3$$|^TestClient$$|^TestExec$$|^TestExamples$$/^v3$$|^TestClients$$/^(openai-v7|anthropic-v1|ai-v7)$$|^TestReplay$$/^ai-v7$$|^TestRaw$$|^TestDocs$$|^TestClouds$$|^TestVercel$$|^TestConvert|^TestTransports
-
-## conformance-short: of each of the three suites below a part, for every change
-conformance-short: conformance-short-deps inside images
-	$(call run_tests,conformance,echo ./conformance/vercel ./conformance/gateway ./conformance/chat,-count=1 -p 3 -timeout 14m -run '$(SHORT)',CAY_CONFORMANCE=short)
-
-## conformance-vercel: official clients of Vercel Sandbox against cay
-conformance-vercel: deps conformance-vercel-deps inside images
-	$(call run_tests,vercel,echo ./conformance/vercel ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=vercel)
-
-## conformance-docker: official clients of the Docker Engine API against cay
-conformance-docker: deps conformance-docker-deps build images
-	$(call run_tests,docker,echo ./conformance/docker,-count=1 -timeout 15m,CAY_CONFORMANCE=docker)
-
-## conformance-cloudflare: "wrangler dev" of a Worker project with containers, and clients of the bridge, on cay
-conformance-cloudflare: deps conformance-cloudflare-deps build images
-	$(call run_tests,cloudflare,echo ./conformance/cloudflare ./conformance/cloudflare/bridge,-count=1 -p 1 -timeout 15m,CAY_CONFORMANCE=cloudflare)
-
-## conformance-gateway: official clients of model providers and gateways against cay
-conformance-gateway: conformance-gateway-deps inside
-	$(call run_tests,gateway,echo ./conformance/gateway,-count=1 -timeout 30m,CAY_CONFORMANCE=gateway)
-
-## conformance-chat: a chat page built with the AI SDK, in a browser, against agents
-conformance-chat: conformance-chat-deps inside
-	$(call run_tests,chat,echo ./conformance/chat,-count=1 -timeout 15m,CAY_CONFORMANCE=chat)
-
-## conformance-workflow: apps of the Workflow SDK against cay, and the SDK's suite for Worlds
-conformance-workflow: deps conformance-workflow-deps inside images
-	$(call run_tests,workflow,echo ./conformance/workflow,-count=1 -timeout 30m,CAY_CONFORMANCE=workflow)
-
-NEWEST := .cache/newest
-
-# The Python clients whose newest version conformance-newest installs.
-NEWEST_vercel  := vercel-sandbox
-NEWEST_gateway := anthropic openai
-
-## conformance-newest: the three suites above with the newest client of each kind that
-## there is, in a copy of this tree: what a change of the pins would meet
-conformance-newest: deps browser-deps venv-deps inside images
-	rm -rf $(NEWEST) && mkdir -p $(NEWEST)
-	git ls-files -z | tar -c --null -T - | tar -x -C $(NEWEST)
-	cp $(INSIDE)/cay-* $(NEWEST)/$(INSIDE)/
-	@set -e; for d in vercel gateway gateway/agents chat; do (cd $(NEWEST)/conformance/$$d && node $(CURDIR)/conformance/newest.mjs && npm install --no-progress); done
-	@set -e; for d in vercel gateway; do (cd $(NEWEST)/conformance/$$d && python3 -m venv .venv && touch .venv/.requirements); done
-	cd $(NEWEST)/conformance/vercel && .venv/bin/pip install -q -U $(NEWEST_vercel)
-	cd $(NEWEST)/conformance/gateway && .venv/bin/pip install -q -U $(NEWEST_gateway)
-	CAY_TEST_IMAGES=$${CAY_TEST_IMAGES:-$(CURDIR)/.cache/images} $(MAKE) -C $(NEWEST) -k conformance-vercel conformance-gateway conformance-chat
-
 ROUNDS ?= 200
 
 # What the long forms of tests try at random: new things each time. The test says
@@ -213,22 +116,17 @@ leaks: deps inside images
 faults: test-deps
 	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/workflowd/faults
 
-## faults-workflow-js: an app of the Workflow SDK and the daemon, killed ROUNDS times at
-## random points under runs of the app, with both lines of the SDK
-faults-workflow-js: deps conformance-workflow-deps inside
-	CAY_SEED=$(SEED) CAY_ROUNDS=$(ROUNDS) CAY_CONFORMANCE=workflow $(GO) test -count=1 -timeout 180m -v -run 'TestKilled_Random' ./conformance/workflow
-
 # Packages that start no sandbox: the race detector needs cgo. Nor the faults of
 # workflows: what they kill is other processes, each with little time.
 RACE_ALL = $(call tests_of,-v) | grep -vE '/(internal/workflowd/faults|conformance.*|examples.*)$$'
-# Those in which many goroutines share what there is; and tests that are long without that.
+# Those in which many goroutines share what there is.
 RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gatewayd/admin gatewayd/upstream limit workflowd workflowd/queue sandboxd \
   $(addprefix sandboxd/,feed flowlog idle label route store usage fake guest/agent guest/agent/process network network/intercept network/sniff preview upload)))
-RACE_SKIP = ^TestEngine$$|^TestClient$$/^(Invalid|List|Orders|Tenancy|Quota|Drives|Snapshots|Sessions|SessionRefs|Kept)$$|^TestHandle_Run$$|^TestKept_hostile$$|Model|Crash|Kill|Leaks|Labels|SameOnReplay|Envelopes|LongLog|LargePayloads|LargePrompt|SlowReader
 
-## race: the packages in which many goroutines share what there is, under the race detector
+## race: the packages in which many goroutines share what there is, under the race detector,
+## without the tests that are long (checktest.Long)
 race: test-deps inside images
-	$(call run_tests,race,$(RACE),-race -skip '$(RACE_SKIP)' -timeout 14m,CGO_ENABLED=1)
+	$(call run_tests,race,$(RACE),-race -short -timeout 14m,CGO_ENABLED=1)
 
 ## race-all: the tests of all packages that can run under it
 race-all: test-deps inside images
@@ -253,23 +151,6 @@ lint: inside
 ## vuln: known vulnerabilities in dependencies (asks the internet)
 vuln:
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
-
-## opponents: other engines of workflows, which the benchmark runs beside cay. They
-## are a module of their own: nothing of them is in cay
-opponents:
-	cd bench/opponents && $(GO) build -o ../../bin/cay-opponents .
-
-## cay-bench: bin/cay-bench, which measures; it is no part of the release
-cay-bench: inside
-	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay-bench ./cmd/cay-bench
-
-## bench: measure this machine; see docs/benchmarks.md
-bench: build cay-bench opponents
-	$(SUDO) bin/cay-bench
-
-## bench-gateway: the AI gateway alone, with what it is compared with
-bench-gateway: build cay-bench bench-gateway-deps
-	$(SUDO) bin/cay-bench gateway
 
 ## changelog: print the changes of each version; go run ./internal/changelog 0.1.0 prints one
 changelog:

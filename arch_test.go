@@ -351,7 +351,7 @@ func orNobody(by []string, tests bool) string {
 
 // The packages that slices are built on know no slice.
 func TestArch_KitsKnowNoSlice(t *testing.T) {
-	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/host", "internal/strictyaml", "internal/wire", "internal/sse", "internal/config", "internal/ui"} {
+	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/host", "internal/strictyaml", "internal/wire", "internal/sse", "internal/config", "internal/ui", "internal/ulids"} {
 		for _, dep := range find(t, kit).Deps {
 			if withinAny(relative(dep), engines) || within(relative(dep), "internal/daemon") {
 				t.Errorf("%s depends on %s: all slices are built on it", kit, relative(dep))

@@ -144,6 +144,30 @@ func TestDocs_Links(t *testing.T) {
 	}
 }
 
+// The tests that docs/upgrades.md names exist.
+func TestDocs_Upgrades(t *testing.T) {
+	tests := map[string]bool{}
+	for _, s := range sources(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.test && f.Recv == nil {
+				tests[f.Name.Name] = true
+			}
+		}
+	}
+	name := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`")
+	rows := 0
+	for line := range strings.Lines(read(t, "docs/upgrades.md")) {
+		for _, m := range name.FindAllStringSubmatch(line, -1) {
+			if rows++; !tests[m[1]] {
+				t.Errorf("docs/upgrades.md names %s, which is no test", m[1])
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("docs/upgrades.md names no test")
+	}
+}
+
 var (
 	fenced      = regexp.MustCompile("(?ms)^```([a-z]*)[^\n]*\n(.*?)^```")
 	heading     = regexp.MustCompile(`(?m)^#{1,6} +(.*?) *$`)

@@ -12,9 +12,11 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 )
 
 func TestEnvelopes(t *testing.T) {
+	checktest.Long(t)
 	noise := make([]byte, 200<<10)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range noise {
@@ -41,6 +43,7 @@ func TestEnvelopes(t *testing.T) {
 }
 
 func TestEnvelopes_Compressed(t *testing.T) {
+	checktest.Long(t)
 	p := new(envelopes)
 	env, err := p.encode("", strings.Repeat("a", 10000))
 	if err != nil || string(env[:4]) != envelopeGzip || len(env) > 200 {

@@ -93,7 +93,8 @@ func derivedRunID(run, call string, at time.Time) string {
 const crockford = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 // ulid returns 48 bits of milliseconds and 80 of entropy, in 26 characters that
-// sort by time.
+// sort by time. The package links the standard library only, so that programs get no
+// dependency with it; the daemon uses github.com/oklog/ulid.
 func ulid(at time.Time, entropy [10]byte) string {
 	ms := uint64(at.UnixMilli()) & (1<<48 - 1)
 	hi := ms<<16 | uint64(binary.BigEndian.Uint16(entropy[:2]))

@@ -129,6 +129,7 @@ func (s *served) browse(version, only string) {
 // A page built with useChat and WorkflowChatTransport, of AI SDK 5, 6 and 7, has the
 // whole answer, exactly once, whatever happens meanwhile.
 func TestPage(t *testing.T) {
+	complete(t)
 	need(t)
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) { serveProgram(t, nil).browse(version, os.Getenv("CAY_CASES")) })

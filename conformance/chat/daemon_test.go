@@ -94,6 +94,7 @@ func host(t *testing.T, address string) string {
 // runs: the daemon is killed in the middle of an answer, and the page has the whole
 // answer in the end.
 func TestPage_Daemon(t *testing.T) {
+	complete(t)
 	need(t)
 	const script = `
 replies:

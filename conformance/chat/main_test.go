@@ -11,6 +11,15 @@ import (
 // serves the page: see program_test.go.
 func TestMain(m *testing.M) { os.Exit(crashtest.Main(m, program)) }
 
+// complete skips a test with -short, by which make conformance-short runs a part of this
+// suite for every change.
+func complete(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make conformance-chat runs this")
+	}
+}
+
 // need skips a test unless make conformance-chat runs it, which installs the
 // requirements.
 func need(t *testing.T) {

@@ -93,6 +93,7 @@ func (h home) wrote(t *testing.T, want string) {
 // TestClaudeCode has Claude Code write a file with models of providers that speak
 // Anthropic's format, OpenAI's, Gemini's and Bedrock's.
 func TestClaudeCode(t *testing.T) {
+	complete(t)
 	need(t, "agents/node_modules/.bin/claude")
 	claude, err := filepath.Abs("agents/node_modules/.bin/claude")
 	if err != nil {
@@ -133,6 +134,7 @@ func TestClaudeCode(t *testing.T) {
 // TestClaudeCode_scripted lets Claude Code write a file with the model cay/scripted,
 // whose script needs no provider.
 func TestClaudeCode_scripted(t *testing.T) {
+	complete(t)
 	need(t, "agents/node_modules/.bin/claude")
 	claude, err := filepath.Abs("agents/node_modules/.bin/claude")
 	if err != nil {
@@ -168,6 +170,7 @@ func (s *site) claude(model string) []string {
 // TestCodex has Codex write a file by a command, with models of providers that speak any
 // format. Codex's web search is off, because OpenAI's servers run it.
 func TestCodex(t *testing.T) {
+	complete(t)
 	need(t, "agents/node_modules/.bin/codex")
 	codex, err := filepath.Abs("agents/node_modules/.bin/codex")
 	if err != nil {
@@ -205,6 +208,7 @@ func TestCodex(t *testing.T) {
 // It speaks Chat Completions, by the AI SDK's client for compatible services, which knows
 // no signatures of reasoning.
 func TestOpencode(t *testing.T) {
+	complete(t)
 	need(t, "agents/node_modules/.bin/opencode")
 	opencode, err := filepath.Abs("agents/node_modules/.bin/opencode")
 	if err != nil {

@@ -21,6 +21,15 @@ var clients = []string{
 // pythons are the clients for Python: see python/cases.py.
 var pythons = []string{"openai", "responses", "anthropic"}
 
+// complete skips a test with -short, by which make conformance-short runs a part of this
+// suite for every change.
+func complete(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make conformance-gateway runs this")
+	}
+}
+
 // need skips a test unless make conformance-gateway runs it, which installs the
 // requirements.
 func need(t *testing.T, path string) {
@@ -132,6 +141,7 @@ func environment() []string {
 // TestProviders runs clients against the providers themselves, without the gateway,
 // to check that the simulated providers behave as clients expect.
 func TestProviders(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	p := play(t)
 	for _, client := range []string{"openai-v7", "responses-v7", "anthropic-v1"} {
@@ -139,17 +149,26 @@ func TestProviders(t *testing.T) {
 	}
 }
 
+// tried returns the clients that run a table of cases, with -short only the newest ones.
+func tried(newest ...string) []string {
+	if testing.Short() {
+		return newest
+	}
+	return clients
+}
+
 // TestClients runs the table of cases with each client.
 func TestClients(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)
-	for _, client := range clients {
+	for _, client := range tried("openai-v7", "anthropic-v1", "ai-v7") {
 		t.Run(client, func(t *testing.T) { node(t, s.world, client, "clients.test.mjs") })
 	}
 }
 
 // TestKinds runs the calls of other kinds of models.
 func TestKinds(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	s := open(t)
 	for _, client := range clients {
@@ -161,7 +180,7 @@ func TestKinds(t *testing.T) {
 func TestReplay(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)
-	for _, client := range clients {
+	for _, client := range tried("ai-v7") {
 		t.Run(client, func(t *testing.T) {
 			w := s.world
 			w.Recorded = s.recordings(t, client)
@@ -172,6 +191,7 @@ func TestReplay(t *testing.T) {
 
 // TestPython runs the cases of the clients for Python.
 func TestPython(t *testing.T) {
+	complete(t)
 	need(t, ".venv")
 	s := open(t)
 	for _, client := range pythons {

@@ -24,6 +24,7 @@ var clis = map[string]string{"sandbox-cli-v4": "sandbox", "sandbox-cli-v2": "san
 //	code N cmd...        run a command that must exit with N
 //	capture VAR FILE RE  set a variable to what a pattern's group matches, in stdout, stderr or a file
 func TestCLI(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	s := open(t)
 	scripts, err := filepath.Glob("testdata/script/*.txtar")

@@ -17,6 +17,7 @@ import (
 // the daemon by the module that Python loads first, its synchronous API by its own
 // option.
 func TestPython(t *testing.T) {
+	complete(t)
 	need(t, ".venv")
 	s := open(t)
 	t.Run("async", func(t *testing.T) {

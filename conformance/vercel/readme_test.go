@@ -33,6 +33,7 @@ var fences = regexp.MustCompile("(?s)\n```(?:ts|typescript)\n(.*?)```")
 // repository, installs its packages, starts its server and opens the page; the
 // second one continues with the same sandbox after it was stopped.
 func TestReadme(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	s := open(t)
 	for _, client := range clients {
@@ -72,7 +73,7 @@ func TestReadme(t *testing.T) {
 func TestExamples(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)
-	for _, client := range clients {
+	for _, client := range tried() {
 		version := strings.TrimPrefix(client, "sandbox-v")
 		t.Run("v"+version, func(t *testing.T) {
 			code, err := os.ReadFile("../../examples/vercel/sdk" + version + "/app.mjs")

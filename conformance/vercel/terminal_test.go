@@ -142,6 +142,7 @@ func (c *console) shell(uid, code string) {
 
 // TestTerminal types into shells of sandboxes.
 func TestTerminal(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	s := open(t)
 	bin := s.commands(t)
@@ -297,6 +298,7 @@ func (a *attempt) Fatalf(format string, args ...any) { a.Fatal(fmt.Sprintf(forma
 // TestLogin signs in: the command line shows a code, which a person with a token
 // approves or denies.
 func TestLogin(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	s := open(t)
 	bin := s.commands(t)

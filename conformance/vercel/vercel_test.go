@@ -20,11 +20,19 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 // clients are the versions of the SDK, by their names in package.json.
 var clients = []string{"sandbox-v1", "sandbox-v2", "sandbox-v3"}
 
+// tried returns the clients that run the cases, with -short only the newest.
+func tried() []string {
+	if testing.Short() {
+		return clients[len(clients)-1:]
+	}
+	return clients
+}
+
 // TestSDK runs the table of cases with each version of the SDK.
 func TestSDK(t *testing.T) {
 	need(t, "node_modules")
 	s := open(t)
-	for _, client := range clients {
+	for _, client := range tried() {
 		name := strings.TrimPrefix(client, "sandbox-")
 		t.Run(name, func(t *testing.T) {
 			s.cases(t, "sdk.test.mjs", s.world(t, name), "CAY_SDK="+client)
@@ -34,6 +42,7 @@ func TestSDK(t *testing.T) {
 
 // TestVersions runs the cases that involve several versions of the SDK.
 func TestVersions(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	s := open(t)
 	s.cases(t, "versions.test.mjs", s.world(t, "versions"))
@@ -48,6 +57,7 @@ func TestClient(t *testing.T) {
 
 // TestSettings runs the cases that need a daemon with other settings.
 func TestSettings(t *testing.T) {
+	complete(t)
 	need(t, "node_modules")
 	t.Run("slow", func(t *testing.T) {
 		s := open(t, func(c *config.Config) { c.VercelHeaderDelay = 100 * time.Millisecond })
@@ -57,6 +67,15 @@ func TestSettings(t *testing.T) {
 		s := open(t, func(c *config.Config) { c.PublicURL = "https://oidc.vercel.com" })
 		s.cases(t, "receiver.test.mjs", s.world(t, "receiver"))
 	})
+}
+
+// complete skips a test with -short, by which make conformance-short runs a part of this
+// suite for every change.
+func complete(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make conformance-vercel runs this")
+	}
 }
 
 // need skips a test unless make conformance-vercel runs it, which installs the

@@ -36,6 +36,15 @@ func Code(t testing.TB, err error, code cay.Code, call ...string) {
 	}
 }
 
+// Long skips a test with -short, by which make race leaves out the tests that take long
+// under the race detector and share little between goroutines. make race-all runs them.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long, and -short is set")
+	}
+}
+
 // Log collects the text that is written to it. Text can be read while other
 // goroutines write.
 type Log struct {

@@ -32,7 +32,6 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/responses"
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
-	"github.com/cayhq/cay/internal/gatewayd/socket"
 	"github.com/cayhq/cay/internal/otlp"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 )
@@ -161,12 +160,11 @@ func (g *gatewayParts) serve(ctx context.Context, d *Daemon) (err error) {
 			return errors.Join(err, g.listener.Close())
 		}
 	}
-	listener := socket.Listener{Listener: g.listener}
 	go func() {
 		if g.server.TLSConfig != nil {
-			g.served <- g.server.ServeTLS(listener, "", "")
+			g.served <- g.server.ServeTLS(g.listener, "", "")
 		} else {
-			g.served <- g.server.Serve(listener)
+			g.served <- g.server.Serve(g.listener)
 		}
 	}()
 	return nil

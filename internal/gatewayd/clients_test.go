@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/gatewayd"
 	"github.com/cayhq/cay/internal/gatewayd/cache"
 	"github.com/cayhq/cay/internal/gatewayd/gatewaytest"
@@ -117,6 +118,7 @@ func TestRefused(t *testing.T) {
 
 // A large prompt passes, also chunked, without Content-Length.
 func TestLargePrompt(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	w := newWorld(t)
 	large := `{"model":"chatcompletions/text","messages":[{"role":"user","content":"` + strings.Repeat("sesame ", 3<<20) + `"}]}`

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/cayhq/cay/internal/gatewayd/socket"
 	"github.com/cayhq/cay/internal/gatewayd/upstream"
 )
 
@@ -19,7 +18,7 @@ func newTransport() *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            socket.Dialer(dialer.DialContext),
+		DialContext:            dialer.DialContext,
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           4096,
 		MaxIdleConnsPerHost:    1024,

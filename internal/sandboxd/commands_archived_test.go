@@ -16,6 +16,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
@@ -231,6 +232,7 @@ func (i tapped) DialGuest(ctx context.Context) (net.Conn, error) {
 
 // A guest cannot delay the end of its sandbox, nor keep more than the limits allow.
 func TestKept_hostile(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	var mute []net.Conn
 	t.Cleanup(func() {
@@ -379,6 +381,7 @@ func keptLife(ctx context.Context, dir, point string) error {
 // TestCrash_Kept checks that at whatever point the daemon is killed, a command is either
 // kept whole or reported as gone, and no unowned files are left.
 func TestCrash_Kept(t *testing.T) {
+	checktest.Long(t)
 	for _, point := range []string{"stopping", "commands-kept", "snapshotted", "destroyed", "ended", "stopping 2", "commands-kept 2", "destroyed 2", "ended 2"} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -99,6 +100,7 @@ func stateLife(ctx context.Context, dir, point string) error {
 // TestCrash_state kills the daemon at every point while a sandbox is saved and resumed.
 // The sandbox then has the last saved files, or those that were being saved.
 func TestCrash_state(t *testing.T) {
+	checktest.Long(t)
 	for _, point := range statePoints {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
@@ -201,6 +202,7 @@ var crashNetwork = sandbox.Network{
 }
 
 func TestCrash(t *testing.T) {
+	checktest.Long(t)
 	for _, point := range sandboxd.Points {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()

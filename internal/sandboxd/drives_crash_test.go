@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -73,6 +74,7 @@ func driveLife(ctx context.Context, dir, point string) error {
 // content saved before or the content that was being saved, no sandbox has the drive, and
 // nothing else is left.
 func TestCrash_Drives(t *testing.T) {
+	checktest.Long(t)
 	for _, c := range []struct {
 		point string
 		times int // how often the daemon reaches the point

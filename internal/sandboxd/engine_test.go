@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 )
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 var startFake, fakeHooks = sandboxtest.StartFake, sandboxtest.FakeHooks
 
 func TestEngine(t *testing.T) {
+	checktest.Long(t)
 	sandboxtest.Run(t, sandboxtest.Config{New: func(t *testing.T) *sandboxtest.Env {
 		h, rt := startFake(t)
 		env := h.Env()

@@ -259,6 +259,7 @@ func forkLife(ctx context.Context, dir, point string) error {
 // TestCrash_Fork checks that at whatever point the daemon is killed, there are all copies
 // or none, and that each copy, and the source, can be resumed from saved files.
 func TestCrash_Fork(t *testing.T) {
+	checktest.Long(t)
 	for _, c := range []struct {
 		point  string
 		times  int // how often the daemon reaches the point

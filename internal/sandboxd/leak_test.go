@@ -14,6 +14,7 @@ import (
 // TestLeaks creates and deletes 500 sandboxes (I9) and checks that goroutines, open
 // files, leases, rows and machines are gone.
 func TestLeaks(t *testing.T) {
+	checktest.Long(t)
 	// Not parallel: the test counts resources of the whole process.
 	h, rt := startFake(t)
 	ctx := defaultCaller(t)

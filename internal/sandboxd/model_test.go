@@ -13,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
@@ -36,6 +37,7 @@ type keyed struct {
 // TestModel performs random operations on sandboxes, including restarts, clock jumps and
 // deaths of machines, and compares the engine's answers with a simple model.
 func TestModel(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) { runModel(&iteration{t, rt}, rt) })
 }

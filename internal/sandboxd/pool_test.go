@@ -443,6 +443,7 @@ func TestPool_TokenIsItsOwn(t *testing.T) {
 
 // TestPool_Leaks claims 500 machines, and checks that their resources are released.
 func TestPool_Leaks(t *testing.T) {
+	checktest.Long(t)
 	// Not parallel: the test counts resources of the whole process.
 	p := fullPool(t, 4)
 	seen := make(map[string]bool)
@@ -500,6 +501,7 @@ func TestPool_Leaks(t *testing.T) {
 // TestPool_Model acts as users, guests, hosts and operators on a pool concurrently. No
 // machine may ever belong to two sandboxes.
 func TestPool_Model(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	seedtest.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"create", "create", "create", "refused", "left", "kill", "rebuild", "delete"}), 1, 40).Draw(rt, "steps")
@@ -613,6 +615,7 @@ func (t *mainTest) Context() context.Context { return t.ctx }
 func (t *mainTest) Fatalf(string, ...any)    { os.Exit(1) }
 
 func TestPool_Crash(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	for _, point := range []string{"pool-started", "pooled", "inserted", "claimed", "identified", "running"} {
 		t.Run(point, func(t *testing.T) {

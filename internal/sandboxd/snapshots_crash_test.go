@@ -14,6 +14,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -116,6 +117,7 @@ func snapshotLife(ctx context.Context, dir, point string) error {
 // snapshots have all of their files, and no other files remain after the next daemon's
 // look.
 func TestCrash_Snapshots(t *testing.T) {
+	checktest.Long(t)
 	for point, times := range snapshotCrashPoints {
 		for n := 1; n <= times; n++ {
 			t.Run(fmt.Sprint(point, "-", n), func(t *testing.T) {

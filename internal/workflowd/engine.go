@@ -11,8 +11,8 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/internal/ulids"
 	"github.com/cayhq/cay/internal/workflowd/admission"
-	"github.com/cayhq/cay/internal/workflowd/runid"
 	"github.com/cayhq/cay/workflow"
 )
 
@@ -117,7 +117,7 @@ type Engine struct {
 	door      *admission.Door // nil if no queue wakes the apps of external runs
 	ownership ownership
 	owner     Owner // nil if no other process uses the store
-	ids       runid.Source
+	ids       *ulids.Source
 	leases    atomic.Uint64
 	strip     chan struct{} // holds a token when payloads are to be deleted at once
 	loads     loads
@@ -132,7 +132,7 @@ type Engine struct {
 func Open(ctx context.Context, cfg Config) (*Engine, error) {
 	cfg.setDefaults()
 	e := &Engine{
-		cfg: cfg, store: cfg.Store, log: cfg.Logger.With("component", "workflowd"),
+		cfg: cfg, ids: ulids.New("wrun_"), store: cfg.Store, log: cfg.Logger.With("component", "workflowd"),
 		sessions: make(map[*session]struct{}),
 		strip:    make(chan struct{}, 1),
 	}

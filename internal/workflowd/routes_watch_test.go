@@ -19,6 +19,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/api/apitest"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/pgtest"
 	"github.com/cayhq/cay/internal/workflowd"
 	"github.com/cayhq/cay/workflow"
@@ -235,6 +236,7 @@ func TestWatch_ManyReaders(t *testing.T) {
 
 // A reader that pauses then gets the latest states, or Missed.
 func TestWatch_SlowReader(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	s := serve(t)
 	_, lines, _ := s.openFeed(t, "prj_a", "")

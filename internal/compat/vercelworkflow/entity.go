@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
@@ -54,15 +55,8 @@ func slotOf(id string) (int64, error) {
 	return 0, cay.Errorf(cay.Invalid, "%.60q is no id of an event", id)
 }
 
-func ulidTime(ms int64) string {
-	const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-	var b [10]byte
-	for i := len(b) - 1; i >= 0; i-- {
-		b[i] = alphabet[ms&31]
-		ms >>= 5
-	}
-	return string(b[:])
-}
+// ulidTime returns the ten characters of a ULID that are its time.
+func ulidTime(ms int64) string { return ulid.MustNew(uint64(ms), nil).String()[:10] }
 
 func at(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 

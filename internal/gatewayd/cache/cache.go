@@ -6,22 +6,26 @@
 // that may be cached, an answer lost with the process costs only one more call, and
 // prompts and answers stay off the disk of users who have not asked for that. The cache
 // is bounded in bytes; the least recently used answers are evicted first. Only complete
-// and successful answers are stored.
+// and successful answers are stored. Bytes are counted here and not by a cache with
+// weights, such as github.com/maypok86/otter, because Put holds the bound at every moment,
+// and stores each answer that fits: those caches evict later, and may drop a new entry.
 package cache
 
 import (
 	"bytes"
-	"container/list"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
@@ -50,12 +54,10 @@ type Cache struct {
 
 	mu    sync.Mutex // guards the following fields
 	used  int64
-	byKey map[Key]*list.Element // of *item
-	order *list.List            // the one used last is in front
+	items *simplelru.LRU[Key, *item]
 }
 
 type item struct {
-	key     Key
 	entry   *Entry
 	size    int64
 	expires time.Time
@@ -81,7 +83,9 @@ func New(size, entry int64) *Cache {
 	if entry == 0 {
 		entry = DefaultEntry
 	}
-	return &Cache{size: size, entry: min(entry, size), now: time.Now, byKey: make(map[Key]*list.Element), order: list.New()}
+	c := &Cache{size: size, entry: min(entry, size), now: time.Now}
+	c.items, _ = simplelru.NewLRU(math.MaxInt, func(_ Key, it *item) { c.used -= it.size }) // fails only for a size below 1
+	return c
 }
 
 // Key identifies a request.
@@ -200,16 +204,14 @@ func members(w io.Writer, d *json.Decoder, depth int) error {
 func (c *Cache) Get(k Key) *Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.byKey[k]
-	if e == nil {
+	it, ok := c.items.Get(k)
+	if !ok {
 		return nil
 	}
-	it := e.Value.(*item)
 	if !c.now().Before(it.expires) {
-		c.removeLocked(e)
+		c.items.Remove(k)
 		return nil
 	}
-	c.order.MoveToFront(e)
 	return it.entry
 }
 
@@ -225,21 +227,13 @@ func (c *Cache) Put(k Key, e *Entry, ttl time.Duration) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old := c.byKey[k]; old != nil {
-		c.removeLocked(old)
-	}
+	c.items.Remove(k)
 	for c.used+size > c.size {
-		c.removeLocked(c.order.Back())
+		c.items.RemoveOldest()
 	}
-	c.byKey[k] = c.order.PushFront(&item{k, e, size, c.now().Add(min(ttl, MaxTTL))})
+	c.items.Add(k, &item{e, size, c.now().Add(min(ttl, MaxTTL))})
 	c.used += size
 	return true
-}
-
-func (c *Cache) removeLocked(e *list.Element) {
-	it := c.order.Remove(e).(*item)
-	delete(c.byKey, it.key)
-	c.used -= it.size
 }
 
 // Usage is the current content of a Cache in numbers.
@@ -252,5 +246,5 @@ type Usage struct {
 func (c *Cache) Usage() Usage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Usage{len(c.byKey), c.used}
+	return Usage{c.items.Len(), c.used}
 }

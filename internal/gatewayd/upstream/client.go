@@ -3,7 +3,12 @@
 //
 // A connection of net/http's Transport has two goroutines, and every call is handed from
 // its own goroutine to the writing one, to the reading one and back, with a select at
-// each step. For a small call through the gateway this is a fifth of the total CPU time.
+// each step. With a Transport in place of this package a small call through the gateway
+// took 1.45 times the CPU time of a reverse proxy beside it, with this package 1.21 times:
+// the row plain of cay-bench gateway, median of six samples each, go1.26.8. For streams it
+// was 1.44 and 1.34. At a Go upgrade, check with newClient returning newTransport whether
+// plain still gains 15 %; otherwise delete the package.
+//
 // Here the caller's goroutine writes the request and reads the answer itself. Answers are
 // still parsed by net/http's ReadResponse; this package only implements the pool of idle
 // connections, its limits, and cancellation.

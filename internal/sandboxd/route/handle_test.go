@@ -46,6 +46,7 @@ func newHandle(t *testing.T) (*sandbox.Handle, *sandbox.Client) {
 }
 
 func TestHandle_Run(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	h, _ := newHandle(t)
 	got, err := h.Run(t.Context(), sandbox.CommandParams{Argv: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
@@ -82,34 +83,38 @@ func Run(t *testing.T, cfg Config) {
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T, Config)
+		long bool // see checktest.Long
 	}{
-		{"Create", testCreate},
-		{"Invalid", testInvalid},
-		{"Idempotency", testIdempotency},
-		{"Quota", testQuota},
-		{"List", testList},
-		{"Changes", testChanges},
-		{"Follow", testFollow},
-		{"Lifecycle", testLifecycle},
-		{"Time", testTime},
-		{"Failure", testFailure},
-		{"Tenancy", testTenancy},
-		{"Commands", testCommands},
-		{"Kept", testKept},
-		{"Files", testFiles},
-		{"Network", testNetwork},
-		{"Ports", testPorts},
-		{"Flows", testFlows},
-		{"Outbound", testOutbound},
-		{"Snapshots", testSnapshots},
-		{"Sessions", testSessions},
-		{"SessionRefs", testSessionRefs},
-		{"Orders", testOrders},
-		{"Fork", testFork},
-		{"Drives", testDrives},
-		{"Concurrency", testConcurrency},
+		{"Create", testCreate, false},
+		{"Invalid", testInvalid, true},
+		{"Idempotency", testIdempotency, false},
+		{"Quota", testQuota, true},
+		{"List", testList, true},
+		{"Changes", testChanges, false},
+		{"Follow", testFollow, false},
+		{"Lifecycle", testLifecycle, false},
+		{"Time", testTime, false},
+		{"Failure", testFailure, false},
+		{"Tenancy", testTenancy, true},
+		{"Commands", testCommands, false},
+		{"Kept", testKept, true},
+		{"Files", testFiles, false},
+		{"Network", testNetwork, false},
+		{"Ports", testPorts, false},
+		{"Flows", testFlows, false},
+		{"Outbound", testOutbound, false},
+		{"Snapshots", testSnapshots, true},
+		{"Sessions", testSessions, true},
+		{"SessionRefs", testSessionRefs, true},
+		{"Orders", testOrders, true},
+		{"Fork", testFork, false},
+		{"Drives", testDrives, true},
+		{"Concurrency", testConcurrency, false},
 	} {
 		t.Run(group.name, func(t *testing.T) {
+			if group.long {
+				checktest.Long(t)
+			}
 			t.Parallel()
 			group.run(t, cfg)
 		})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
@@ -239,6 +240,7 @@ func TestStore_Indexes(t *testing.T) {
 
 // Gone labels are remembered for 30 days, and their number is bounded.
 func TestStore_Labels(t *testing.T) {
+	checktest.Long(t)
 	t.Parallel()
 	s := newStore(t)
 	ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000).UTC()

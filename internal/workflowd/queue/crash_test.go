@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/internal/workflowd/queue"
@@ -178,6 +179,7 @@ func child(t *testing.T, o order) (said []string, killed bool) {
 // A process is killed before or after any of its writes: the next process delivers
 // published messages, but not acknowledged ones.
 func TestCrash(t *testing.T) {
+	checktest.Long(t)
 	rounds := seedtest.Rounds(t, 8)
 	kills := 0
 	for round := range rounds {

@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/cayhq/cay"
 )
 
@@ -86,28 +88,13 @@ func checkText(name, value string) error {
 	return nil
 }
 
-const ulidDigits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+const idPrefix = "msg_"
 
 // idLength is the length of a message's id.
-const idLength = len("msg_") + 26
+const idLength = len(idPrefix) + ulid.EncodedSize
 
 // newID returns "msg_" and a ULID.
-func newID(now int64) string {
-	var random [10]byte
-	rand.Read(random[:])
-	ms, high, low := uint64(now), uint64(binary.BigEndian.Uint16(random[:])), binary.BigEndian.Uint64(random[2:])
-	id := []byte("msg_00000000000000000000000000")
-	for i := 13; i >= 4; i-- {
-		id[i] = ulidDigits[ms&31]
-		ms >>= 5
-	}
-	for i := 29; i >= 14; i-- {
-		id[i] = ulidDigits[low&31]
-		low = low>>5 | high<<59
-		high >>= 5
-	}
-	return string(id)
-}
+func newID(now int64) string { return idPrefix + ulid.MustNew(uint64(now), rand.Reader).String() }
 
 // newReceipt returns a new receipt: the message's id and a random part that cannot be
 // guessed.
@@ -120,7 +107,7 @@ func newReceipt(id string) string {
 // leased returns the id of the message that a receipt is for; "" if the receipt is
 // malformed.
 func leased(receipt string) string {
-	if len(receipt) <= idLength || receipt[idLength] != '-' || !strings.HasPrefix(receipt, "msg_") {
+	if len(receipt) <= idLength || receipt[idLength] != '-' || !strings.HasPrefix(receipt, idPrefix) {
 		return ""
 	}
 	return receipt[:idLength]

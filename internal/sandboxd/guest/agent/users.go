@@ -26,7 +26,10 @@ type account struct {
 }
 
 // users resolves names by the machine's /etc/passwd and /etc/group, and by nothing else:
-// a process that can write these files is root in the machine anyway.
+// a process that can write these files is root in the machine anyway. The parser is not
+// that of github.com/moby/sys/user, which reads a uid that is no number as 0, so that a
+// broken line makes its user root; fails for all users on a line above 64 KiB; refuses ids
+// above 1<<31; and takes the first line that matches a number, also before a name.
 type users struct {
 	root string
 

@@ -1,10 +1,10 @@
-package runid
+package ulids
 
 import "testing"
 
 func TestSource(t *testing.T) {
 	t.Parallel()
-	var u Source
+	u := New("wrun_")
 	last := ""
 	for i := range 10_000 {
 		now := int64(1_800_000_000_000) + int64(i/5000)

@@ -1,0 +1,24 @@
+# The benchmark. The Makefile of the repository includes this file; recipes run in the root.
+
+.PHONY: bench bench-gateway bench-gateway-deps cay-bench opponents
+
+## bench-gateway-deps: a gateway that the benchmark runs beside cay, as locked
+bench-gateway-deps: bench/opponents/portkey/$(NPM)
+bench/opponents/portkey/$(NPM): NPM_FLAGS = --ignore-scripts
+
+## opponents: other engines of workflows, which the benchmark runs beside cay. They
+## are a module of their own: nothing of them is in cay
+opponents:
+	cd bench/opponents && $(GO) build -o ../../bin/cay-opponents .
+
+## cay-bench: bin/cay-bench, which measures; it is no part of the release
+cay-bench: inside
+	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay-bench ./cmd/cay-bench
+
+## bench: measure this machine; see docs/benchmarks.md
+bench: build cay-bench opponents
+	$(SUDO) bin/cay-bench
+
+## bench-gateway: the AI gateway alone, with what it is compared with
+bench-gateway: build cay-bench bench-gateway-deps
+	$(SUDO) bin/cay-bench gateway

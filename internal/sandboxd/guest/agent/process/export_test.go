@@ -1,0 +1,4 @@
+package process
+
+// StartPortable is Start on architectures without assembly.
+var StartPortable = startPortable
