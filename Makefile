@@ -92,9 +92,11 @@ endef
 # How many of the slowest packages and tests are printed.
 SLOW ?= 5
 
+# Most tests wait more than they compute: more run at one time than there are CPUs.
+
 ## test: all tests; those that start sandboxes need root. See docs/testing.md
 test: test-deps inside images
-	$(call run_tests,test,$(call tests_of,-v),-timeout 14m)
+	$(call run_tests,test,$(call tests_of,-v),-parallel 8 -timeout 14m)
 	$(call run_tests,sandbox,$(call tests_of,),-p 1 -parallel 4 -timeout 14m)
 
 ROUNDS ?= 200
@@ -126,7 +128,7 @@ RACE = echo $(addprefix ./,workflow $(addprefix internal/,api blob gatewayd gate
 ## race: the packages in which many goroutines share what there is, under the race detector,
 ## without the tests that are long (checktest.Long)
 race: test-deps inside images
-	$(call run_tests,race,$(RACE),-race -short -timeout 14m,CGO_ENABLED=1)
+	$(call run_tests,race,$(RACE),-race -short -parallel 8 -timeout 14m,CGO_ENABLED=1)
 
 ## race-all: the tests of all packages that can run under it
 race-all: test-deps inside images
