@@ -17,9 +17,9 @@ VENV := .venv/.requirements
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean \
-  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-newest \
+  test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-workflow-short conformance-newest \
   race-all stress leaks crash faults fuzz vuln bench bench-gateway cay-bench opponents changelog \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps bench-gateway-deps
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps conformance-workflow-short-deps bench-gateway-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -175,6 +175,12 @@ conformance-chat: conformance-chat-deps inside
 ## conformance-workflow: apps of the Workflow SDK against cay, and the SDK's suite for Worlds
 conformance-workflow: deps conformance-workflow-deps inside images
 	$(call run_tests,workflow,echo ./conformance/workflow,-count=1 -timeout 30m,CAY_CONFORMANCE=workflow)
+
+conformance-workflow-short-deps: conformance/workflow/short/$(NPM)
+
+## conformance-workflow-short: of that suite a part with one line of the SDK, for every change
+conformance-workflow-short: conformance-workflow-short-deps inside
+	$(call run_tests,workflow-short,echo ./conformance/workflow,-count=1 -timeout 14m -run '^TestShort$$',CAY_CONFORMANCE=short)
 
 NEWEST := .cache/newest
 
