@@ -18,8 +18,8 @@ export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean \
   test race lint conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway conformance-chat conformance-workflow conformance-workflow-short conformance-newest \
-  race-all stress leaks crash faults fuzz vuln bench bench-gateway cay-bench opponents changelog \
-  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps conformance-workflow-short-deps bench-gateway-deps
+  race-all stress leaks crash faults fuzz vuln bench bench-gateway bench-workflow-js cay-bench opponents changelog \
+  deps test-deps browser-deps venv-deps conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps conformance-gateway-deps conformance-chat-deps conformance-workflow-deps conformance-workflow-short-deps bench-gateway-deps bench-workflow-js-deps
 
 ## run: build cay and run real programs in fresh sandboxes
 run: deps build
@@ -102,6 +102,11 @@ conformance-workflow-deps: conformance-deps $(addprefix conformance/workflow/,v4
 bench-gateway-deps: bench/opponents/portkey/$(NPM)
 bench/opponents/portkey/$(NPM): NPM_FLAGS = --ignore-scripts
 
+## bench-workflow-js-deps: the Workflow SDK and the vendor's World on PostgreSQL, which the
+## benchmark runs beside cay, as locked
+bench-workflow-js-deps: conformance/workflow/v4/$(NPM) conformance/workflow/v5/$(NPM) bench/opponents/world-postgres/$(NPM)
+bench/opponents/world-postgres/$(NPM): NPM_FLAGS = --ignore-scripts
+
 # Of other package managers: a directory is installed again when what it locks has changed.
 %/$(NPM): %/package-lock.json
 	cd $* && npm ci --no-progress $(NPM_FLAGS)
@@ -174,7 +179,7 @@ conformance-chat: conformance-chat-deps inside
 
 ## conformance-workflow: apps of the Workflow SDK against cay, and the SDK's suite for Worlds
 conformance-workflow: deps conformance-workflow-deps inside images
-	$(call run_tests,workflow,echo ./conformance/workflow,-count=1 -timeout 30m,CAY_CONFORMANCE=workflow)
+	$(call run_tests,workflow,echo ./conformance/workflow ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=workflow)
 
 conformance-workflow-short-deps: conformance/workflow/short/$(NPM)
 
@@ -276,6 +281,10 @@ bench: build cay-bench opponents
 ## bench-gateway: the AI gateway alone, with what it is compared with
 bench-gateway: build cay-bench bench-gateway-deps
 	$(SUDO) bin/cay-bench gateway
+
+## bench-workflow-js: workflows in JavaScript alone, beside the vendor's own Worlds
+bench-workflow-js: test-deps build cay-bench bench-workflow-js-deps
+	$(SUDO) bin/cay-bench workflow-js
 
 ## changelog: print the changes of each version; go run ./internal/changelog 0.1.0 prints one
 changelog:
