@@ -55,12 +55,15 @@ func unpinnable(cores int) string {
 	return ""
 }
 
-// cpu returns the CPU time of the process's current threads, in seconds, to the
+// cpu returns the CPU time of the process, in seconds.
+func (p *gatewayPeer) cpu() (float64, error) { return threadsCPU(p.cmd.Process.Pid) }
+
+// threadsCPU returns the CPU time of a process's current threads, in seconds, to the
 // nanosecond. Ended threads do not count, but Go and node keep their threads.
-func (p *gatewayPeer) cpu() (float64, error) {
-	threads, err := procfs.AllThreads(p.cmd.Process.Pid)
+func threadsCPU(pid int) (float64, error) {
+	threads, err := procfs.AllThreads(pid)
 	if err != nil {
-		return 0, fmt.Errorf("read times of %s: %w", p.name, err)
+		return 0, fmt.Errorf("read times of process %d: %w", pid, err)
 	}
 	used := uint64(0)
 	for _, t := range threads {
@@ -69,7 +72,7 @@ func (p *gatewayPeer) cpu() (float64, error) {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH): // it has just ended
 			continue
 		case err != nil:
-			return 0, fmt.Errorf("read times of %s: %w", p.name, err)
+			return 0, fmt.Errorf("read times of process %d: %w", pid, err)
 		}
 		used += stat.RunningNanoseconds
 	}

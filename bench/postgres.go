@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -15,6 +16,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // postgresServer is a new PostgreSQL server with default settings: it waits for
@@ -162,6 +166,29 @@ func postgresUser() (*syscall.Credential, error) {
 		return nil, fmt.Errorf("find a user for PostgreSQL: %w", err)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+// cpu returns the CPU time of the server's processes, in seconds, also of processes that
+// have ended, for which it counts hundredths.
+func (s *postgresServer) cpu() (float64, error) {
+	all, err := procfs.AllProcs()
+	if err != nil {
+		return 0, fmt.Errorf("read times of PostgreSQL: %w", err)
+	}
+	used := 0.0
+	for _, p := range all {
+		stat, err := p.Stat()
+		if err == nil && stat.Session == s.cmd.Process.Pid {
+			var own float64
+			own, err = threadsCPU(p.PID)
+			const second = 100 // USER_HZ, on all architectures that Go runs on
+			used += own + float64(stat.CUTime+stat.CSTime)/second
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) { // which has just ended
+			return 0, fmt.Errorf("read times of PostgreSQL: %w", err)
+		}
+	}
+	return used, nil
 }
 
 // stop ends the server and removes its files.

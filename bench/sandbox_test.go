@@ -218,7 +218,7 @@ func checkNothingLeft(t *testing.T, d *bench.Daemon) {
 // TestVercelSuite takes one small sample of each row, and finds nothing left.
 func TestVercelSuite(t *testing.T) {
 	const sdk = "../conformance/vercel/node_modules/sandbox-v3"
-	if os.Getenv("CAY_CONFORMANCE") == "" {
+	if os.Getenv("CAY_CONFORMANCE") != "vercel" {
 		t.Skip("make conformance-vercel runs this")
 	}
 	if _, err := os.Stat(sdk); err != nil {
@@ -259,6 +259,50 @@ func TestVercelSuite_WithoutSDK(t *testing.T) {
 		results, err := bench.Run(t.Context(), suite, bench.Options{N: 1, Rows: []string{"sdk_burst_50"}})
 		if err != nil || len(results) != 1 || results[0].N != 0 || !strings.Contains(results[0].Skipped, want) {
 			t.Errorf("got %+v, %v; want %q", results, err, want)
+		}
+	}
+}
+
+// TestWorkflowJSSuite takes one small sample of each row, with both lines of the SDK.
+func TestWorkflowJSSuite(t *testing.T) {
+	if os.Getenv("CAY_CONFORMANCE") != "workflow" {
+		t.Skip("make conformance-workflow runs this")
+	}
+	d, _ := startDaemon(t)
+	program := filepath.Join(t.TempDir(), "cay")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/cay").CombinedOutput(); err != nil {
+		t.Fatalf("build cay: %v\n%s", err, out)
+	}
+	suite := bench.NewWorkflowJSSuite(bench.WorkflowJSOptions{
+		Daemon: d, Exec: []string{program, "vercel", "exec", "--"}, SDK: "../conformance/workflow", Postgres: "opponents/world-postgres",
+		Opponents: true, WorkDir: t.TempDir(), Stderr: t.Output(), Steps: 10, Values: 5,
+	})
+	results, err := bench.Run(t.Context(), suite, bench.Options{N: 1})
+	if err := errors.Join(err, suite.Close()); err != nil {
+		t.Fatal(err)
+	}
+	checkResults(t, results, suite)
+	for _, r := range results {
+		if r.Skipped != "" && r.Opponent != "postgres" { // which need not be installed
+			t.Errorf("%s by %s: %s", r.Row, r.Opponent, r.Skipped)
+		}
+	}
+}
+
+// TestWorkflowJSSuite_WithoutSDK names the missing packages.
+func TestWorkflowJSSuite_WithoutSDK(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("node"); err != nil {
+		t.Skip("needs node")
+	}
+	suite := bench.NewWorkflowJSSuite(bench.WorkflowJSOptions{SDK: t.TempDir(), Opponents: true, WorkDir: t.TempDir()})
+	results, err := bench.Run(t.Context(), suite, bench.Options{N: 1})
+	if err := errors.Join(err, suite.Close()); err != nil || len(results) == 0 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	for _, r := range results {
+		if r.N != 0 || !strings.Contains(r.Skipped, "make conformance-workflow-deps") {
+			t.Errorf("got %+v", r)
 		}
 	}
 }

@@ -2,9 +2,9 @@
 # the repository includes this file; recipes run in the root.
 
 .PHONY: conformance conformance-short conformance-vercel conformance-docker conformance-cloudflare conformance-gateway \
-  conformance-chat conformance-workflow conformance-newest faults-workflow-js
+  conformance-chat conformance-workflow conformance-workflow-short conformance-newest faults-workflow-js
 .PHONY: conformance-deps conformance-short-deps conformance-vercel-deps conformance-docker-deps conformance-cloudflare-deps \
-  conformance-gateway-deps conformance-chat-deps conformance-workflow-deps browser-deps venv-deps
+  conformance-gateway-deps conformance-chat-deps conformance-workflow-deps conformance-workflow-short-deps browser-deps venv-deps
 
 # What package managers write last, below a directory with a lock file.
 NPM  := node_modules/.package-lock.json
@@ -80,7 +80,13 @@ conformance-chat: conformance-chat-deps inside
 
 ## conformance-workflow: apps of the Workflow SDK against cay, and the SDK's suite for Worlds
 conformance-workflow: deps conformance-workflow-deps inside images
-	$(call run_tests,workflow,echo ./conformance/workflow,-count=1 -timeout 30m,CAY_CONFORMANCE=workflow)
+	$(call run_tests,workflow,echo ./conformance/workflow ./bench,-count=1 -p 1 -timeout 30m,CAY_CONFORMANCE=workflow)
+
+conformance-workflow-short-deps: conformance/workflow/short/$(NPM)
+
+## conformance-workflow-short: of that suite a part with one line of the SDK, for every change
+conformance-workflow-short: conformance-workflow-short-deps inside
+	$(call run_tests,workflow-short,echo ./conformance/workflow,-count=1 -timeout 14m -run '^TestShort$$',CAY_CONFORMANCE=short)
 
 NEWEST := .cache/newest
 

@@ -11,10 +11,11 @@ import (
 func TestRun_Usage(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"turtles":          `there is no suite "turtles"; there are sandbox, network, state, vercel, workflow`,
+		"turtles":          `there is no suite "turtles"; there are sandbox, network, state, vercel, workflow, workflow-js`,
 		"sandbox sandbox":  "one suite at a time",
 		"--opponents all":  `--opponents "all" is neither auto nor none`,
 		"--n -1":           "--n -1 is negative",
+		"--steps 3":        "--steps 3 is less than 10",
 		"sandbox --turtle": "flag provided but not defined: -turtle",
 		"daemon --turtle":  "flag provided but not defined: -turtle",
 	} {

@@ -25,8 +25,8 @@ run meanwhile; the load average at each row's start is part of the result.
 
 Usage: cay-bench [SUITE] [flags]
 
-The suites are sandbox, network, state, vercel, workflow and gateway; without one
-named, all are run. docs/benchmarks.md says what each row means.
+The suites are sandbox, network, state, vercel, workflow, workflow-js and gateway;
+without one named, all are run. docs/benchmarks.md says what each row means.
 
   cay-bench
   cay-bench sandbox --row exec --row create_cold --opponents none
@@ -38,7 +38,7 @@ Flags:
 `
 
 // suiteNames are the names of the suites, in the order in which they run.
-var suiteNames = []string{"sandbox", "network", "state", "vercel", "workflow", "gateway"}
+var suiteNames = []string{"sandbox", "network", "state", "vercel", "workflow", "workflow-js", "gateway"}
 
 // options are the flags and arguments of a measurement.
 type options struct {
@@ -48,6 +48,9 @@ type options struct {
 	opponents  string
 	sdk        string
 	portkey    string
+	workflows  string
+	postgres   string
+	steps      int
 	cpuProfile string
 	json       bool
 }
@@ -80,6 +83,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	fl.StringVar(&o.opponents, "opponents", "auto", "auto: those that are installed; none")
 	fl.StringVar(&o.sdk, "sdk", "conformance/vercel/node_modules/sandbox-v3", "directory of @vercel/sandbox 3 for the suite vercel")
 	fl.StringVar(&o.portkey, "portkey", "bench/opponents/portkey/node_modules/@portkey-ai/gateway", "directory of @portkey-ai/gateway for the suite gateway")
+	fl.StringVar(&o.workflows, "workflow-sdk", "conformance/workflow", "directory with a Workflow SDK of each line, in v4 and v5, for the suite workflow-js")
+	fl.StringVar(&o.postgres, "world-postgres", "bench/opponents/world-postgres", "directory with @workflow/world-postgres for the suite workflow-js")
+	fl.IntVar(&o.steps, "steps", 0, "steps of each run of the suite workflow-js (default: 80 of line 4, 200 of line 5)")
 	fl.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the daemon to this file")
 	fl.BoolVar(&o.json, "json", false, "print the results as JSON")
 	var suites []string
@@ -101,6 +107,8 @@ func parse(args []string, out io.Writer) (options, error) {
 		return o, usagef("there is no suite %q; there are %s", suites[0], strings.Join(suiteNames, ", "))
 	case o.n < 0:
 		return o, usagef("--n %d is negative", o.n)
+	case o.steps != 0 && o.steps < 10:
+		return o, usagef("--steps %d is less than 10", o.steps)
 	case o.opponents != "auto" && o.opponents != "none":
 		return o, usagef("--opponents %q is neither auto nor none", o.opponents)
 	}
@@ -138,8 +146,8 @@ func (s streams) results(ctx context.Context, o options) (results []bench.Result
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	beside := filepath.Join(filepath.Dir(program), "cay")
-	if _, err := os.Stat(beside); err != nil && slices.Contains(o.suites, "gateway") {
-		return nil, cay.Errorf(cay.Invalid, "the suite gateway measures the program cay beside this one: %w", err).WithHint("make build")
+	if _, err := os.Stat(beside); err != nil && (slices.Contains(o.suites, "gateway") || slices.Contains(o.suites, "workflow-js")) {
+		return nil, cay.Errorf(cay.Invalid, "the suites gateway and workflow-js run the program cay beside this one: %w", err).WithHint("make build")
 	}
 	world, err := bench.NewWorld()
 	if err != nil {
@@ -151,7 +159,7 @@ func (s streams) results(ctx context.Context, o options) (results []bench.Result
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Stop()) }()
-	if slices.ContainsFunc(o.suites, func(name string) bool { return name != "workflow" && name != "gateway" }) {
+	if slices.ContainsFunc(o.suites, func(name string) bool { return !slices.Contains([]string{"workflow", "workflow-js", "gateway"}, name) }) {
 		if err := s.ensureImages(ctx, d.Client); err != nil {
 			return nil, err
 		}
@@ -187,6 +195,10 @@ func (s streams) results(ctx context.Context, o options) (results []bench.Result
 			Daemon: d, StartPooled: so.StartPooled, SDK: o.sdk, Stderr: s.stderr, Opponents: so.Opponents, WorkDir: so.WorkDir,
 		}),
 		"workflow": bench.NewWorkflowSuite(wo),
+		"workflow-js": bench.NewWorkflowJSSuite(bench.WorkflowJSOptions{
+			Daemon: d, Exec: []string{beside, "vercel", "exec", "--"}, SDK: o.workflows, Postgres: o.postgres, Steps: o.steps,
+			Opponents: so.Opponents, WorkDir: so.WorkDir, Stderr: s.stderr,
+		}),
 		"gateway": bench.NewGatewaySuite(bench.GatewayOptions{
 			Program: []string{program, asField}, Serve: []string{beside, "serve"}, Portkey: o.portkey,
 			Opponents: so.Opponents, WorkDir: so.WorkDir, Stderr: s.stderr,

@@ -6,6 +6,7 @@
 //
 //	app/               an app of our own, with one workflow for each thing that the SDK can do
 //	workflow_test.go   its workflows, their results, errors, hooks, webhooks and streams
+//	short_test.go      the part that every change runs, with the packages that short/ locks
 //	killed_test.go     the same when the app or the daemon is killed
 //	random_test.go     the app, the daemon and both, killed at random points under many runs
 //	limit_test.go      limits by workflow

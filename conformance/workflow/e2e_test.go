@@ -28,7 +28,7 @@ func TestE2E(t *testing.T) {
 				a.test(t)
 				a.kill()
 				a.world = true
-				installWorld(t, filepath.Dir(a.dir), d)
+				installWorld(t, filepath.Dir(a.dir), d.URL)
 				t.Run("cayhq-world", func(t *testing.T) {
 					a.begin(t)
 					a.test(t)

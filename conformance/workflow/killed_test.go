@@ -24,21 +24,26 @@ func TestKilled(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			a := buildApp(t, line, d.URL, d.Token)
 			a.start(t)
-			asleep, cutOff := a.run(t, "asleep", 3000), a.run(t, "cutOff")
-			a.waitFor(t, asleep, `"asleep"`)
-			a.waitFor(t, cutOff, `"begins"`)
-			fresh := a.run(t, "sequential", 3)
-			a.kill()
-			a.start(t)
-			a.sleptFor(t, asleep, 3000)
-			attempt, got := 0, a.result(t, cutOff)
-			if _, err := fmt.Sscanf(got, `{"result":%d}`, &attempt); err != nil || attempt < 2 {
-				t.Errorf("the step that was cut off: %s", got)
-			}
-			if got := a.result(t, fresh); got != `{"result":6}` {
-				t.Errorf("the run that had just been started: %s", got)
-			}
+			a.testKilled(t, a.start)
 		})
+	}
+}
+
+// testKilled kills the app, and starts it again with start.
+func (a *app) testKilled(t *testing.T, start func(*testing.T)) {
+	asleep, cutOff := a.run(t, "asleep", 3000), a.run(t, "cutOff")
+	a.waitFor(t, asleep, `"asleep"`)
+	a.waitFor(t, cutOff, `"begins"`)
+	fresh := a.run(t, "sequential", 3)
+	a.kill()
+	start(t)
+	a.sleptFor(t, asleep, 3000)
+	attempt, got := 0, a.result(t, cutOff)
+	if _, err := fmt.Sscanf(got, `{"result":%d}`, &attempt); err != nil || attempt < 2 {
+		t.Errorf("the step that was cut off: %s", got)
+	}
+	if got := a.result(t, fresh); got != `{"result":6}` {
+		t.Errorf("the run that had just been started: %s", got)
 	}
 }
 
@@ -52,20 +57,7 @@ func TestDaemonKilled(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			a := buildApp(t, line, d.URL, d.Token)
 			a.start(t)
-			t.Run("under way", func(t *testing.T) {
-				run := a.run(t, "held")
-				a.waitFor(t, run, `"begins"`)
-				d.kill()
-				d.start(t)
-				a.sleptFor(t, a.run(t, "asleep", 3000), 3000) // the app registers meanwhile
-				a.letGo(t)
-				if got := a.result(t, run); got != `{"result":1}` {
-					t.Errorf("the result is %s", got)
-				}
-				if got := all(t, a.stream(t, run, 0)); got != "\"begins\"\n" {
-					t.Errorf("the step's body writes %q", got)
-				}
-			})
+			t.Run("under way", func(t *testing.T) { a.testUnderWay(t, d) })
 			t.Run("ended", func(t *testing.T) {
 				run := a.run(t, "held")
 				a.waitFor(t, run, `"begins"`)
@@ -84,6 +76,22 @@ func TestDaemonKilled(t *testing.T) {
 				t.Logf("it ends %v after the daemon is back", time.Since(since).Round(time.Millisecond))
 			})
 		})
+	}
+}
+
+// testUnderWay kills the daemon during a step, which ends when the daemon is back.
+func (a *app) testUnderWay(t *testing.T, d *daemon) {
+	run := a.run(t, "held")
+	a.waitFor(t, run, `"begins"`)
+	d.kill()
+	d.start(t)
+	a.sleptFor(t, a.run(t, "asleep", 3000), 3000) // the app registers meanwhile
+	a.letGo(t)
+	if got := a.result(t, run); got != `{"result":1}` {
+		t.Errorf("the result is %s", got)
+	}
+	if got := all(t, a.stream(t, run, 0)); got != "\"begins\"\n" {
+		t.Errorf("the step's body writes %q", got)
 	}
 }
 

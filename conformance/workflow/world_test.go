@@ -3,7 +3,6 @@ package workflow
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -17,12 +16,12 @@ import (
 )
 
 // installWorld installs @cayhq/world from a daemon into a directory, with npm.
-func installWorld(t *testing.T, dir string, d *testenv.Env) {
+func installWorld(t *testing.T, dir, daemon string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", d.URL+"/js/cayhq-world.tgz")
+	cmd := exec.CommandContext(t.Context(), "npm", "install", "--no-audit", "--no-fund", daemon+"/js/cayhq-world.tgz")
 	cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
 	cmd.Env = append(environment(), "npm_config_cache="+filepath.Join(dir, ".npm"))
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -51,7 +50,7 @@ func TestCayhqWorld(t *testing.T) {
 	for _, line := range lines {
 		t.Run(line, func(t *testing.T) {
 			a := buildApp(t, line, d.URL, d.Token)
-			installWorld(t, filepath.Dir(a.dir), d)
+			installWorld(t, filepath.Dir(a.dir), d.URL)
 			a.startWorld(t)
 			t.Run("results", a.testResults)
 			t.Run("errors", a.testErrors)
@@ -60,7 +59,7 @@ func TestCayhqWorld(t *testing.T) {
 			t.Run("stream", a.testStream)
 			t.Run("cancel", a.testCancel)
 			t.Run("secret", a.testWorldSecret)
-			t.Run("killed", a.testWorldKilled)
+			t.Run("killed", func(t *testing.T) { a.testKilled(t, a.startWorld) })
 		})
 	}
 }
@@ -78,31 +77,12 @@ func (a *app) testWorldSecret(t *testing.T) {
 	}
 }
 
-// An app that is killed while a run sleeps, in the middle of a step, and before a run has begun,
-// continues when it is restarted.
-func (a *app) testWorldKilled(t *testing.T) {
-	asleep, cutOff := a.run(t, "asleep", 3000), a.run(t, "cutOff")
-	a.waitFor(t, asleep, `"asleep"`)
-	a.waitFor(t, cutOff, `"begins"`)
-	fresh := a.run(t, "sequential", 3)
-	a.kill()
-	a.startWorld(t)
-	a.sleptFor(t, asleep, 3000)
-	attempt, got := 0, a.result(t, cutOff)
-	if _, err := fmt.Sscanf(got, `{"result":%d}`, &attempt); err != nil || attempt < 2 {
-		t.Errorf("the step that was cut off: %s", got)
-	}
-	if got := a.result(t, fresh); got != `{"result":6}` {
-		t.Errorf("the run that had just been started: %s", got)
-	}
-}
-
 // TestCayhqWorldTesting runs the SDK's own suite for Worlds over @cayhq/world.
 func TestCayhqWorldTesting(t *testing.T) {
 	need(t, "testing")
 	d := testenv.Start(t)
 	dir := t.TempDir()
-	installWorld(t, dir, d)
+	installWorld(t, dir, d.URL)
 	report := filepath.Join(dir, "report.json")
 	preload, err := filepath.Abs("testing/node20.mjs")
 	if err != nil {
