@@ -22,8 +22,7 @@ async function emit(n: number, pause: number) {
     await writer.write({ sent: performance.now() });
     await new Promise((resolve) => setTimeout(resolve, pause));
   }
-  writer.releaseLock();
-  await getWritable().close();
+  await writer.close(); // another handle would close the stream before the last value is sent
 }
 
 /** Writes n values into its stream, with a pause of that many milliseconds after each. */
