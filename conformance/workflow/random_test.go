@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -167,7 +168,12 @@ func (c *chaos) checkOrphans(t *testing.T) {
 // checkStream compares the stream of a run with what its steps wrote.
 func (c *chaos) checkStream(t *testing.T, run string, want ...string) {
 	t.Helper()
-	var page struct{ Items []struct{ Closed bool } }
+	var page struct {
+		Items []struct {
+			Name   string
+			Closed bool
+		}
+	}
 	if err := json.Unmarshal([]byte(c.get(t, "/v1/workflows/runs/"+run+"/streams")), &page); err != nil {
 		t.Fatal(err)
 	}
@@ -175,8 +181,12 @@ func (c *chaos) checkStream(t *testing.T, run string, want ...string) {
 		c.lost++ // nobody would end a reader
 		return
 	}
-	values := strings.Fields(all(t, c.app.stream(t, run, 0)))
-	values = slices.Compact(values) // a step whose end was lost writes again
+	text, err := io.ReadAll(c.app.stream(t, run, 0))
+	if err != nil {
+		name := url.QueryEscape(page.Items[0].Name)
+		t.Fatalf("the stream of run %s ends after %q: %v; the daemon has\n%s", run, text, err, c.get(t, "/v1/workflows/runs/"+run+"/stream?name="+name+"&from=0"))
+	}
+	values := slices.Compact(strings.Fields(string(text))) // a step whose end was lost writes again
 	rest := want
 	for _, v := range values {
 		i := slices.Index(rest, v)
