@@ -83,6 +83,9 @@ def life():
     c.stop(timeout=60)
     assert c.wait()["StatusCode"] == 9
     assert c.logs(stderr=False) == b"up\n"
+    stamped = c.logs(stderr=False, timestamps=True).split(b" ")
+    assert len(stamped) == 2 and stamped[1] == b"up\n" and stamped[0].endswith(b"Z"), stamped
+    assert c.logs(since=int(time.time()) + 3600) == b"" and c.logs(until=int(time.time()) - 3600) == b""
     c.rename("other")
     c.start()
     c.restart(timeout=60)

@@ -37,7 +37,9 @@ docker rmi again:1
 docker run --name lines debian sh -c 'echo one; echo two; echo three >&2'
 test "$(docker logs --tail 1 lines 2>&1)" = three
 test "$(docker logs lines 2>/dev/null | wc -l)" = 2
-docker logs --since 1m lines && exit 1 || test $? = 1
+test "$(docker logs --since 1h lines 2>/dev/null | wc -l)" = 2
+test -z "$(docker logs --until 1h lines 2>&1)"
+docker logs -t lines 2>/dev/null | grep -q '^20[0-9-]*T[0-9:.]*Z one$'
 test "$(docker start -a lines 2>/dev/null | wc -l)" = 2
 docker create --name made -e A=1 -w /tmp --memory 512m --cpus 1 debian sh -c 'pwd; echo $A'
 test "$(docker start -a made)" = "/tmp
