@@ -2,6 +2,7 @@
 program says which fail, and why, and exits with 1 if one does."""
 
 import io
+import os
 import pathlib
 import socket
 import sys
@@ -147,6 +148,7 @@ def build():
         assert img.tags == ["built:1"], img.tags
         assert any("RUN" in line.get("stream", "") for line in log)
         assert client.containers.run("built:1", remove=True) == b"content\ngiven\n"
+        archives(img)
         client.images.remove("built:1")
         (here / "Dockerfile").write_text("FROM debian\nRUN echo said; exit 3\n")
         try:
@@ -154,6 +156,24 @@ def build():
             raise AssertionError("a step that fails is no error")
         except docker.errors.BuildError as e:
             assert "status 3" in e.msg, e.msg
+
+
+def archives(img):
+    """Saves an image, loads it, and sends it to a registry and back."""
+    saved = b"".join(img.save(named=True))
+    client.images.remove("built:1")
+    refused(404, lambda: client.images.get("built:1"))
+    assert client.images.load(saved)[0].id == img.id
+    repository = os.environ["REGISTRY"] + "/team/built"
+    assert img.tag(repository, "1")
+    lines = list(client.images.push(repository, tag="1", stream=True, decode=True, auth_config={"username": "me", "password": "secret"}))
+    pushed = [line["aux"]["Digest"] for line in lines if "aux" in line]
+    assert len(pushed) == 1 and not any("error" in line for line in lines), lines
+    client.images.remove(repository + ":1")
+    assert client.images.pull(repository, tag="1").id == img.id
+    assert client.images.pull(repository + "@" + pushed[0]).id == img.id
+    client.images.remove(repository + ":1")
+    client.images.remove(repository + "@" + pushed[0])
 
 
 def volumes():

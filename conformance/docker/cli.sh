@@ -67,3 +67,18 @@ docker volume rm data
 docker network ls --format '{{.Name}}' | grep -qx bridge
 docker rm -f served
 test -z "$(docker ps -aq)"
+docker run --name maker -u root debian sh -c 'echo here >/made'
+docker commit maker made:1
+docker rm maker
+docker save -o "$HOME/saved.tar" made:1
+docker rmi made:1
+docker load -i "$HOME/saved.tar" | grep -q made:1
+test "$(docker run --rm made:1 cat /made)" = here
+docker save made:1 | tar -t | grep -qx manifest.json
+docker tag made:1 "$REGISTRY/team/made:1"
+docker push "$REGISTRY/team/made:1" | grep -q 'digest: sha256:'
+docker rmi made:1 "$REGISTRY/team/made:1"
+docker pull "$REGISTRY/team/made:1"
+test "$(docker run --rm "$REGISTRY/team/made:1" cat /made)" = here
+docker rmi "$REGISTRY/team/made:1"
+docker push "$REGISTRY/team/nothing:1" && exit 1 || test $? = 1

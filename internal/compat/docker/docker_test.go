@@ -534,7 +534,7 @@ func TestSystem(t *testing.T) {
 	b.do("POST", "/images/docker.io/library/debian:13/tag?repo=app&tag=2", nil).want(201)
 	b.do("POST", "/images/debian/tag", nil).want(400)
 	b.do("POST", "/images/missing/tag?repo=app&tag=2", nil).want(404)
-	b.do("POST", "/images/debian/push", nil).want(501)
+	b.do("POST", "/images/debian/prune", nil).want(501)
 	b.do("DELETE", "/images/team/app:1", nil).want(200)
 	for ref, want := range map[string]string{"debian": "Downloading", "imported:1": "made here", "cloudflare/proxy-everything:3cb1195": "up to date"} {
 		if a := b.do("POST", "/images/create?fromImage="+url.QueryEscape(ref), nil).want(200); !strings.Contains(string(a.body), want) {
