@@ -206,9 +206,17 @@ def files():
 
 
 def ports():
-    c = client.containers.run("python3.13", ["sh", "-c", "cd /tmp; echo served >x; exec python3 -m http.server 8000"], ports={"8000/tcp": None}, detach=True)
+    for address in ("0.0.0.0", "127.0.0.1", "::", "::1"):
+        served(address)
+
+
+def served(address):
+    serve = f"cd /tmp; echo served >x; exec python3 -m http.server --bind {address} 8000"
+    c = client.containers.run("python3.13", ["sh", "-c", serve], ports={"8000/tcp": None}, detach=True)
     try:
         c.reload()
+        settings = c.attrs["NetworkSettings"]
+        assert [settings[k] or settings["Networks"]["bridge"][k] for k in ("GlobalIPv6Address", "GlobalIPv6PrefixLen", "IPv6Gateway")] == ["", 0, ""], settings
         at = c.ports["8000/tcp"][0]
         assert at["HostIp"] == "127.0.0.1", at
         for _ in range(100):
@@ -218,7 +226,7 @@ def ports():
             except OSError:
                 time.sleep(0.1)
         else:
-            raise AssertionError("nothing is served")
+            raise AssertionError("nothing is served on " + address)
     finally:
         c.remove(force=True)
 

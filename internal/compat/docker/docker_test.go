@@ -60,6 +60,11 @@ func TestLife(t *testing.T) {
 		t.Errorf("it exits with %s", code)
 	}
 	ended := b.do("GET", "/containers/"+id+"/json", nil)
+	for _, at := range []string{"NetworkSettings.", "NetworkSettings.Networks.bridge."} {
+		if got := ended.at(at+"IPAddress") + ended.at(at+"GlobalIPv6Address") + ended.at(at+"GlobalIPv6PrefixLen"); got != "127.0.0.10" {
+			t.Errorf("%s has the addresses %s", at, got)
+		}
+	}
 	if got := ended.at("State.Status") + ended.at("State.ExitCode"); got != "exited3" {
 		t.Errorf("it is %s", got)
 	}
