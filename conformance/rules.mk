@@ -34,8 +34,8 @@ conformance-vercel-deps: venv-deps $(addprefix conformance/vercel/,$(NPM) $(VENV
 ## conformance-docker-deps: docker-py, and tools that run code in containers, as locked
 conformance-docker-deps: venv-deps conformance/docker/$(VENV)
 
-## conformance-cloudflare-deps: wrangler, and the Node that it needs, and a client of the bridge, as locked
-conformance-cloudflare-deps: examples/cloudflare/$(NPM) conformance/cloudflare/bridge/$(NPM)
+## conformance-cloudflare-deps: wrangler, and the Node that it needs, and clients of the bridge, as locked
+conformance-cloudflare-deps: venv-deps examples/cloudflare/$(NPM) $(addprefix conformance/cloudflare/bridge/,$(NPM) $(VENV))
 
 ## conformance-gateway-deps: the clients that ./conformance/gateway runs, as locked
 conformance-gateway-deps: venv-deps $(addprefix conformance/gateway/,$(NPM) agents/$(NPM) $(VENV))

@@ -122,7 +122,7 @@ func (c *Client) Signal(ctx context.Context, ref, id string, sig Signal) error {
 // p.Follow it does so after the sandbox was hibernated, too, as in Exec.
 func (c *Client) Output(ctx context.Context, ref, id string, p OutputParams) (Output, error) {
 	o := newOutput(ctx, c, ref, p.Follow)
-	o.id, o.cursor, o.reached = id, p.Cursor, p.Cursor
+	o.id, o.cursor, o.reached, o.times = id, p.Cursor, p.Cursor, p.Times
 	if err := o.attach(); err != nil {
 		o.Close()
 		return nil, err

@@ -14,8 +14,8 @@ import (
 
 // Images works with the images of a daemon. A team sees the installation's images,
 // which all teams share, and its own images, which no other team sees. Images that
-// an admin token adds belong to the installation. Pull, Import, FromSnapshot, Tag
-// and Remove need a token that may write images: an admin token, a token of a
+// an admin token adds belong to the installation. Pull, Import, FromSnapshot, Push,
+// Tag and Remove need a token that may write images: an admin token, a token of a
 // whole team, or a token of a project that was made with the right
 // account.ImagesWrite. Images that a team adds count against the team's quota. GC
 // needs an admin token.
@@ -91,6 +91,26 @@ func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress f
 // quota_exceeded. progress, unless nil, is called for every step.
 func (i *Images) FromSnapshot(ctx context.Context, p ImageSnapshotParams, progress func(ImageProgress)) (*Image, error) {
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/snapshot", JSON: p}, progress)
+}
+
+// Export reads images, by references or digests, as an archive of "docker save". Each
+// image has a single layer there; Import makes an equal image of it. Close the
+// reader. Errors: invalid, not_found, not_supported (a file whose name a layer
+// cannot have), no_space.
+func (i *Images) Export(ctx context.Context, refs []string) (io.ReadCloser, error) {
+	resp, conn, err := i.c.do(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/export", JSON: map[string][]string{"refs": refs}})
+	if err != nil {
+		return nil, err
+	}
+	return &content{ctx, conn, resp.Body}, nil
+}
+
+// Push sends an image to the registry that its name says, with a single layer.
+// Errors: invalid, not_found, permission_denied (the token, or by the registry),
+// not_supported, unavailable, no_space. progress, unless nil, is called for every
+// step.
+func (i *Images) Push(ctx context.Context, p ImagePushParams, progress func(ImageProgress)) (*Image, error) {
+	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/push", JSON: p}, progress)
 }
 
 // follow reports the progress of a request until it is done.

@@ -72,6 +72,7 @@ type output struct {
 	c      *Client
 	ref    string
 	follow bool
+	times  bool
 
 	id      string // empty until the first event of Exec
 	cursor  int64  // where to go on
@@ -118,6 +119,7 @@ func (o *output) attach() error {
 	q := url.Values{}
 	setInt(q, "cursor", o.cursor)
 	setBool(q, "follow", o.follow)
+	setBool(q, "times", o.times)
 	return o.open(wire.Request{Method: http.MethodGet, Path: p, Query: q})
 }
 

@@ -90,6 +90,9 @@ type Event struct {
 	Stream Stream
 	Data   []byte
 	Cursor int64
+	// Time is when the guest read Data from the command, exact to 10 ms. Zero unless
+	// OutputParams.Times is set, and for output that an earlier version of cay kept.
+	Time time.Time
 	// Truncated says that the output before Cursor is lost: it was dropped, or
 	// never kept.
 	Truncated bool
@@ -109,6 +112,7 @@ type Output interface {
 type OutputParams struct {
 	Cursor int64 // 0 is the beginning; what is no longer kept is skipped with a Truncated mark
 	Follow bool  // wait for more until the command exits
+	Times  bool  // set Event.Time
 }
 
 // Signal is a POSIX signal number, 1 to 64, sent to the command's process group.

@@ -5,22 +5,25 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"time"
 	"unicode/utf8"
 )
 
 // eventJSON is the JSON form of an Event, which is one of
 //
 //	{"type":"start","command":{...}}
-//	{"type":"stdout","cursor":0,"data":"text"}    or "stderr"; with "encoding":"base64" when data is not text
+//	{"type":"stdout","cursor":0,"data":"text"}    or "stderr"; with "encoding":"base64" when data is not text,
+//	                                              and "time" if the reader asked for times
 //	{"type":"truncated","cursor":4096}
 //	{"type":"exit","exit":{...}}
 type eventJSON struct {
-	Type     string   `json:"type"`
-	Command  *Command `json:"command,omitempty"`
-	Cursor   *int64   `json:"cursor,omitempty"`
-	Data     *string  `json:"data,omitempty"`
-	Encoding string   `json:"encoding,omitempty"`
-	Exit     *Exit    `json:"exit,omitempty"`
+	Type     string     `json:"type"`
+	Command  *Command   `json:"command,omitempty"`
+	Cursor   *int64     `json:"cursor,omitempty"`
+	Data     *string    `json:"data,omitempty"`
+	Time     *time.Time `json:"time,omitempty"`
+	Encoding string     `json:"encoding,omitempty"`
+	Exit     *Exit      `json:"exit,omitempty"`
 }
 
 const encodingBase64 = "base64"
@@ -62,6 +65,9 @@ func (e Event) MarshalJSON() ([]byte, error) {
 			data, out.Encoding = base64.StdEncoding.EncodeToString(e.Data), encodingBase64
 		}
 		out.Data = &data
+		if !e.Time.IsZero() {
+			out.Time = &e.Time
+		}
 	default:
 		return nil, fmt.Errorf("sandbox: an event of stream %q has nothing to say", e.Stream)
 	}
@@ -105,6 +111,9 @@ func (e *Event) set(in *eventJSON) error {
 		e.Truncated = true
 	case string(Stdout), string(Stderr):
 		e.Stream = Stream(in.Type)
+		if in.Time != nil {
+			e.Time = *in.Time
+		}
 		return e.setData(in)
 	default:
 		return fmt.Errorf("sandbox: an event of unknown type %q", in.Type)

@@ -47,9 +47,27 @@ type ImageSnapshotParams struct {
 	ExposedPorts []string          `json:"exposed_ports,omitempty"` // "8080/tcp", "53/udp"; at most 200
 }
 
-// ImageProgress is one step of a build, pull or import.
+// ImagePushParams says which image to send to a registry, and with what credentials.
+type ImagePushParams struct {
+	Ref  string       `json:"ref"` // a name of the image, which is also its name in the registry
+	Auth RegistryAuth `json:"auth,omitzero"`
+}
+
+// RegistryAuth are credentials for a registry of images: a name and a password, or
+// one of the tokens. Without any, a daemon uses the credentials of docker or podman
+// on its machine if the token is an admin token, and none otherwise.
+type RegistryAuth struct {
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	IdentityToken string `json:"identity_token,omitempty"`
+	RegistryToken string `json:"registry_token,omitempty"`
+}
+
+// ImageProgress is one step of a build, pull, import or push.
 type ImageProgress struct {
-	Phase   string `json:"phase"`             // "resolve", "download", "unpack", "build", "done"
+	// Phase is "resolve", "download", "unpack", "build", "pack", "upload" or "done", or
+	// "pushed": then Item is the digest of the manifest in the registry, and Total its size.
+	Phase   string `json:"phase"`
 	Item    string `json:"item,omitempty"`    // a layer's digest, a package
 	Current int64  `json:"current,omitempty"` // bytes so far
 	Total   int64  `json:"total,omitempty"`   // bytes in all; 0 if unknown

@@ -301,6 +301,23 @@ func (p ExtractParams) Validate() error {
 }
 
 // Validate returns an invalid error that names the first field with a bad value.
+func (p ImagePushParams) Validate() error {
+	if p.Ref == "" || len(p.Ref) > 512 || strings.ContainsFunc(p.Ref, notGraphic) {
+		return invalid("ref %.100q is not a reference of 1 to 512 characters without white space", p.Ref)
+	}
+	ways := 0
+	for _, given := range []bool{p.Auth.Username != "" || p.Auth.Password != "", p.Auth.IdentityToken != "", p.Auth.RegistryToken != ""} {
+		if given {
+			ways++
+		}
+	}
+	if ways > 1 {
+		return invalid("auth has more than one of a user with a password, identity_token and registry_token")
+	}
+	return nil
+}
+
+// Validate returns an invalid error that names the first field with a bad value.
 func (p ImageSnapshotParams) Validate() error {
 	if err := checkRef("snapshot", p.Snapshot); err != nil {
 		return err

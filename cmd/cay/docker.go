@@ -26,13 +26,14 @@ A program named docker that is cay, by a link, is "cay docker".`
 func newDockerCommand(a *app) *cobra.Command {
 	var o dockerOptions
 	image := newNoun("image", "Work with images", "Work with images.",
-		newDockerInspect(a, &o, "Show images", "/images"), newDockerImages(a, &o, "ls"), newDockerRmi(a, &o, "rm"), newDockerTag(a, &o), newDockerPull(a, &o), newDockerLoad(a, &o), newDockerBuild(a))
+		newDockerInspect(a, &o, "Show images", "/images"), newDockerImages(a, &o, "ls"), newDockerRmi(a, &o, "rm"), newDockerTag(a, &o), newDockerPull(a, &o), newDockerPush(a, &o),
+		newDockerLoad(a, &o), newDockerSave(a, &o), newDockerBuild(a))
 	c := newNoun("docker", "Serve the Docker Engine API", dockerHelp,
 		newDockerServe(a), newDockerBuild(a),
 		newDockerShow(a, &o, "info", "Show what serves the socket", "/info"), newDockerShow(a, &o, "version", "Show versions", "/version"),
 		newDockerRun(a, &o), newDockerExec(a, &o), newDockerLogs(a, &o), newDockerCopy(a, &o),
 		newDockerPs(a, &o), newDockerInspect(a, &o, "Show containers or images", "/containers", "/images"), newDockerStop(a, &o), newDockerKill(a, &o), newDockerRm(a, &o),
-		image, newDockerImages(a, &o, "images"), newDockerPull(a, &o), newDockerLoad(a, &o), newDockerTag(a, &o), newDockerRmi(a, &o, "rmi"), newDockerContext(a, &o))
+		image, newDockerImages(a, &o, "images"), newDockerPull(a, &o), newDockerPush(a, &o), newDockerLoad(a, &o), newDockerSave(a, &o), newDockerTag(a, &o), newDockerRmi(a, &o, "rmi"), newDockerContext(a, &o))
 	c.PersistentFlags().StringVarP(&o.host, "host", "H", "", "socket that is spoken to (default $DOCKER_HOST, else that of \"cay docker serve\")")
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -56,6 +57,11 @@ func (c *dockerClient) do(ctx context.Context, method, path string, query url.Va
 
 // request is do with a body, which is JSON unless it is an io.Reader; nil means no body.
 func (c *dockerClient) request(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
+	return c.requestWith(ctx, method, path, query, nil, body)
+}
+
+// requestWith is request with headers.
+func (c *dockerClient) requestWith(ctx context.Context, method, path string, query url.Values, header http.Header, body any) (*http.Response, error) {
 	data, mime := io.Reader(http.NoBody), ""
 	switch body := body.(type) {
 	case nil:
@@ -73,6 +79,7 @@ func (c *dockerClient) request(ctx context.Context, method, path string, query u
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(r.Header, header)
 	if mime != "" {
 		r.Header.Set("Content-Type", mime)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,9 +13,12 @@ import (
 	"path"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/spf13/cobra"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/sandbox"
 )
 
 // dockerCommand returns a command that uses a socket.
@@ -276,6 +280,11 @@ func (c *dockerClient) pull(ctx context.Context, ref, platform string, w io.Writ
 	if err != nil {
 		return err
 	}
+	return printSteps(resp, w)
+}
+
+// printSteps prints the progress of a pull or a push.
+func printSteps(resp *http.Response, w io.Writer) error {
 	defer resp.Body.Close()
 	for lines := json.NewDecoder(resp.Body); ; {
 		var line struct{ Status, ID, Progress, Error string }
@@ -284,15 +293,101 @@ func (c *dockerClient) pull(ctx context.Context, ref, platform string, w io.Writ
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return cay.Errorf(cay.Unavailable, "the answer to the pull ended early: %w", err)
+			return cay.Errorf(cay.Unavailable, "the answer ended early: %w", err)
 		case line.Error != "":
 			return cay.Errorf(cay.Unavailable, "%s", line.Error)
-		case line.ID == "":
+		case line.ID == "" && line.Status != "":
 			if _, err := fmt.Fprintln(w, clean(line.Status)); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+func newDockerPush(a *app, o *dockerOptions) *cobra.Command {
+	var all, quiet bool
+	c := &cobra.Command{
+		Use: "push IMAGE", Short: "Send an image to a registry",
+		Long: "Send an image to the registry that its name says, with the credentials of docker or podman\non this machine, else of the daemon's machine if the socket speaks for an admin token.",
+		Args: exactly(1, "one image"),
+	}
+	c.Flags().BoolVarP(&all, "all-tags", "a", false, "send all images of the repository")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	return o.command(a, c, func(ctx context.Context, d *dockerClient, args []string) error {
+		repo, tag := splitTag(args[0])
+		q := url.Values{"tag": {tag}}
+		if all {
+			q = nil
+		}
+		auth, err := registryAuth(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		header := http.Header{}
+		if auth != (sandbox.RegistryAuth{}) {
+			text, err := json.Marshal(map[string]string{
+				"username": auth.Username, "password": auth.Password, "identitytoken": auth.IdentityToken, "registrytoken": auth.RegistryToken,
+			})
+			if err != nil {
+				return err
+			}
+			header.Set("X-Registry-Auth", base64.URLEncoding.EncodeToString(text))
+		}
+		resp, err := d.requestWith(ctx, http.MethodPost, path.Join("/images", repo, "push"), q, header, nil)
+		if err != nil {
+			return err
+		}
+		w := io.Writer(a.stdout)
+		if quiet {
+			w = io.Discard
+		}
+		return printSteps(resp, w)
+	})
+}
+
+// registryAuth returns the credentials that docker or podman has on this machine for the
+// registry of an image, or none.
+func registryAuth(ctx context.Context, ref string) (auth sandbox.RegistryAuth, err error) {
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		return auth, cay.Errorf(cay.Invalid, "%q is not the name of an image: %w", ref, err)
+	}
+	found, err := authn.Resolve(ctx, authn.DefaultKeychain, parsed.Context())
+	if err == nil && found != authn.Anonymous {
+		var c *authn.AuthConfig
+		if c, err = authn.Authorization(ctx, found); err == nil {
+			// A client sends one kind of them; docker's order.
+			switch {
+			case c.IdentityToken != "":
+				auth.IdentityToken = c.IdentityToken
+			case c.RegistryToken != "":
+				auth.RegistryToken = c.RegistryToken
+			default:
+				auth.Username, auth.Password = c.Username, c.Password
+			}
+		}
+	}
+	if err != nil {
+		return auth, cay.Errorf(cay.Invalid, "read the credentials of docker for %s: %w", parsed.Context().RegistryStr(), err)
+	}
+	return auth, nil
+}
+
+func newDockerSave(a *app, o *dockerOptions) *cobra.Command {
+	var output string
+	c := &cobra.Command{Use: "save IMAGE...", Short: "Write images to an archive, for \"docker load\"", Args: atLeast(1, "one or more images")}
+	c.Flags().StringVarP(&output, "output", "o", "", "the archive (default standard output)")
+	return o.command(a, c, func(ctx context.Context, d *dockerClient, args []string) error {
+		if err := a.wantsFile(c, output); err != nil {
+			return err
+		}
+		resp, err := d.do(ctx, http.MethodGet, "/images/get", url.Values{"names": args})
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		return a.writeArchive(output, resp.Body)
+	})
 }
 
 func newDockerLoad(a *app, o *dockerOptions) *cobra.Command {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -95,21 +98,46 @@ func newDockerCopy(a *app, o *dockerOptions) *cobra.Command {
 	})
 }
 
+// dockerTime translates a time for the API: seconds since 1970, and nanoseconds after the
+// point. value is a duration before now, a date or time in RFC 3339 (local without an
+// offset), or such seconds.
+func dockerTime(value string, now time.Time) (string, error) {
+	if _, err := strconv.ParseFloat(value, 64); err == nil {
+		return value, nil
+	}
+	if d, err := time.ParseDuration(value); err == nil {
+		return unixText(now.Add(-d)), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02"} {
+		if at, err := time.ParseInLocation(layout, value, time.Local); err == nil {
+			return unixText(at), nil
+		}
+	}
+	return "", fmt.Errorf("%q is no time: write 2026-11-27T08:00:00Z, seconds since 1970, or 10m for ten minutes ago", value)
+}
+
+func unixText(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
+
 func newDockerLogs(a *app, o *dockerOptions) *cobra.Command {
 	var follow, times bool
 	var tail, since, until string
 	c := &cobra.Command{Use: "logs CONTAINER", Short: "Show the output of a container", Args: exactly(1, "a container")}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the container ends")
 	c.Flags().StringVarP(&tail, "tail", "n", "all", "number of lines from the end")
-	c.Flags().BoolVarP(&times, "timestamps", "t", false, "refused: cay keeps no times of lines")
-	c.Flags().StringVar(&since, "since", "", "refused, as --timestamps")
-	c.Flags().StringVar(&until, "until", "", "refused, as --timestamps")
+	c.Flags().BoolVarP(&times, "timestamps", "t", false, "print the time of each line before it")
+	c.Flags().StringVar(&since, "since", "", "only lines from that time on: a time in RFC 3339, seconds since 1970, or how long ago, as 10m")
+	c.Flags().StringVar(&until, "until", "", "only lines up to that time")
 	return o.command(a, c, func(ctx context.Context, d *dockerClient, args []string) error {
 		q := url.Values{"stdout": {"1"}, "stderr": {"1"}, "tail": {tail}}
 		for name, value := range map[string]string{"since": since, "until": until} {
-			if value != "" {
-				q.Set(name, value)
+			if value == "" {
+				continue
 			}
+			at, err := dockerTime(value, time.Now())
+			if err != nil {
+				return cay.Errorf(cay.Invalid, "--%s: %w", name, err)
+			}
+			q.Set(name, at)
 		}
 		for name, given := range map[string]bool{"follow": follow, "timestamps": times} {
 			if given {

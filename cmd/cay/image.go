@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,7 +22,7 @@ A token of a project takes the right images:write to bring or remove images.`
 
 func newImageCommand(a *app) *cobra.Command {
 	return newNoun("image", "Work with images", imageHelp,
-		newImagePull(a), newImageBuild(a), newImageImport(a), newImageList(a), newImageTag(a), newImageRemove(a), newImagePrune(a))
+		newImagePull(a), newImagePush(a), newImageBuild(a), newImageImport(a), newImageExport(a), newImageList(a), newImageTag(a), newImageRemove(a), newImagePrune(a))
 }
 
 // withImages runs f on the images of the daemon, or of this machine.
@@ -114,6 +115,93 @@ func newImageImport(a *app) *cobra.Command {
 		}
 		return a.show(img, func(w io.Writer) { fmt.Fprintln(w, img.Digest) })
 	})
+}
+
+func newImagePush(a *app) *cobra.Command {
+	var quiet bool
+	c := &cobra.Command{
+		Use: "push REF", Short: "Send an image to a registry",
+		Long:    "Send an image to the OCI registry that its name says, as an image with one layer, and print\nthe digest of its manifest there. Credentials are those of docker or podman on this machine,\nelse, with an admin token, on the daemon's machine.",
+		Example: "  cay image tag app registry.example.com/team/app:1\n  cay image push registry.example.com/team/app:1",
+		Args:    exactly(1, "one reference"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		auth, err := registryAuth(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		result := struct {
+			Ref    string `json:"ref"`
+			Digest string `json:"digest"`
+		}{Ref: args[0]}
+		err = a.withImages(ctx, func(i *sandbox.Images) error {
+			p := a.newProgress(quiet || a.json)
+			defer p.done()
+			_, err := i.Push(ctx, sandbox.ImagePushParams{Ref: args[0], Auth: auth}, func(st sandbox.ImageProgress) {
+				if st.Phase == "pushed" {
+					result.Digest = st.Item
+					return
+				}
+				p.image(st)
+			})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return a.show(result, func(w io.Writer) { fmt.Fprintln(w, clean(result.Digest)) })
+	})
+}
+
+func newImageExport(a *app) *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use: "export REF...", Short: "Write images to an archive",
+		Long:    "Write images to an archive as \"docker save\" writes it: for \"docker load\" and \"cay image\nimport\". Each image has one layer there.",
+		Example: "  cay image export app:1 | docker load",
+		Args:    atLeast(1, "one or more references"), ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	c.Flags().StringVarP(&output, "output", "o", "", "the archive (default standard output)")
+	return a.verb(c, func(ctx context.Context, args []string) error {
+		if err := a.wantsFile(c, output); err != nil {
+			return err
+		}
+		return a.withImages(ctx, func(i *sandbox.Images) error {
+			r, err := i.Export(ctx, args)
+			if err != nil {
+				return err
+			}
+			defer r.Close() // it was only read
+			return a.writeArchive(output, r)
+		})
+	})
+}
+
+// wantsFile refuses to write an archive to a terminal.
+func (a *app) wantsFile(c *cobra.Command, output string) error {
+	if output == "" && isTerminal(a.stdout) {
+		return usage(c, "standard output is a terminal; name a file with --output")
+	}
+	return nil
+}
+
+// writeArchive writes an archive to a file, or to standard output if output is empty. A file
+// that could not be written whole is removed.
+func (a *app) writeArchive(output string, r io.Reader) (err error) {
+	if output == "" {
+		_, err := io.Copy(a.stdout, r)
+		return err
+	}
+	f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return cay.Errorf(cay.Invalid, "cannot write the archive: %w", err)
+	}
+	_, err = io.Copy(f, r)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(output))
+	}
+	return nil
 }
 
 func newImageList(a *app) *cobra.Command {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -269,6 +270,33 @@ func (i *testImages) Import(_ context.Context, ref string, r io.Reader, _ func(s
 func (i *testImages) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	progress(sandbox.ImageProgress{Phase: "build", Item: p.Ref})
 	return i.add(p.Ref, "snapshot")
+}
+
+// Export writes the digests of the images.
+func (i *testImages) Export(ctx context.Context, refs []string) (io.ReadCloser, error) {
+	var all strings.Builder
+	for _, ref := range refs {
+		img, err := i.Get(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintln(&all, ref, img.Digest)
+	}
+	return io.NopCloser(strings.NewReader(all.String())), nil
+}
+
+// Push takes images of the registry registry.example.com, whose user is "me".
+func (i *testImages) Push(ctx context.Context, p sandbox.ImagePushParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	img, err := i.Get(ctx, p.Ref)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(p.Ref, "registry.example.com/") || p.Auth.Username != "me" {
+		return nil, cay.Errorf(cay.PermissionDenied, "the registry does not take %s of %q", p.Ref, p.Auth.Username)
+	}
+	progress(sandbox.ImageProgress{Phase: "upload", Item: "layer", Current: 1, Total: 2})
+	progress(sandbox.ImageProgress{Phase: "pushed", Item: "sha256:" + strings.Repeat("a", 64), Total: 2})
+	return img, nil
 }
 
 func (i *testImages) Tag(_ context.Context, ref, name string) (*sandbox.Image, error) {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay"
 )
@@ -191,4 +192,19 @@ func FuzzParsePlace(f *testing.F) {
 			t.Fatalf("%q: %+v", text, p)
 		}
 	})
+}
+
+// Times of "docker logs" are those that docker's own command line takes.
+func TestDockerTime(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 27, 8, 0, 0, 5, time.UTC)
+	for value, want := range map[string]string{
+		"10m": "1795765800.000000005", "1795766400": "1795766400", "1795766400.25": "1795766400.25",
+		"2026-11-27T08:00:00Z": "1795766400.000000000", "2026-11-27T09:00:00.5+01:00": "1795766400.500000000",
+		"2026-11-27": unixText(time.Date(2026, 11, 27, 0, 0, 0, 0, time.Local)), "tomorrow": "", "": "",
+	} {
+		if got, err := dockerTime(value, now); got != want || (err != nil) != (want == "") {
+			t.Errorf("%q is %q, %v; want %q", value, got, err, want)
+		}
+	}
 }

@@ -2,6 +2,7 @@
 program says which fail, and why, and exits with 1 if one does."""
 
 import io
+import os
 import pathlib
 import socket
 import sys
@@ -83,6 +84,9 @@ def life():
     c.stop(timeout=60)
     assert c.wait()["StatusCode"] == 9
     assert c.logs(stderr=False) == b"up\n"
+    stamped = c.logs(stderr=False, timestamps=True).split(b" ")
+    assert len(stamped) == 2 and stamped[1] == b"up\n" and stamped[0].endswith(b"Z"), stamped
+    assert c.logs(since=int(time.time()) + 3600) == b"" and c.logs(until=int(time.time()) - 3600) == b""
     c.rename("other")
     c.start()
     c.restart(timeout=60)
@@ -144,6 +148,7 @@ def build():
         assert img.tags == ["built:1"], img.tags
         assert any("RUN" in line.get("stream", "") for line in log)
         assert client.containers.run("built:1", remove=True) == b"content\ngiven\n"
+        archives(img)
         client.images.remove("built:1")
         (here / "Dockerfile").write_text("FROM debian\nRUN echo said; exit 3\n")
         try:
@@ -151,6 +156,24 @@ def build():
             raise AssertionError("a step that fails is no error")
         except docker.errors.BuildError as e:
             assert "status 3" in e.msg, e.msg
+
+
+def archives(img):
+    """Saves an image, loads it, and sends it to a registry and back."""
+    saved = b"".join(img.save(named=True))
+    client.images.remove("built:1")
+    refused(404, lambda: client.images.get("built:1"))
+    assert client.images.load(saved)[0].id == img.id
+    repository = os.environ["REGISTRY"] + "/team/built"
+    assert img.tag(repository, "1")
+    lines = list(client.images.push(repository, tag="1", stream=True, decode=True, auth_config={"username": "me", "password": "secret"}))
+    pushed = [line["aux"]["Digest"] for line in lines if "aux" in line]
+    assert len(pushed) == 1 and not any("error" in line for line in lines), lines
+    client.images.remove(repository + ":1")
+    assert client.images.pull(repository, tag="1").id == img.id
+    assert client.images.pull(repository + "@" + pushed[0]).id == img.id
+    client.images.remove(repository + ":1")
+    client.images.remove(repository + "@" + pushed[0])
 
 
 def volumes():
@@ -183,9 +206,17 @@ def files():
 
 
 def ports():
-    c = client.containers.run("python3.13", ["sh", "-c", "cd /tmp; echo served >x; exec python3 -m http.server 8000"], ports={"8000/tcp": None}, detach=True)
+    for address in ("0.0.0.0", "127.0.0.1", "::", "::1"):
+        served(address)
+
+
+def served(address):
+    serve = f"cd /tmp; echo served >x; exec python3 -m http.server --bind {address} 8000"
+    c = client.containers.run("python3.13", ["sh", "-c", serve], ports={"8000/tcp": None}, detach=True)
     try:
         c.reload()
+        settings = c.attrs["NetworkSettings"]
+        assert [settings[k] or settings["Networks"]["bridge"][k] for k in ("GlobalIPv6Address", "GlobalIPv6PrefixLen", "IPv6Gateway")] == ["", 0, ""], settings
         at = c.ports["8000/tcp"][0]
         assert at["HostIp"] == "127.0.0.1", at
         for _ in range(100):
@@ -195,7 +226,7 @@ def ports():
             except OSError:
                 time.sleep(0.1)
         else:
-            raise AssertionError("nothing is served")
+            raise AssertionError("nothing is served on " + address)
     finally:
         c.remove(force=True)
 

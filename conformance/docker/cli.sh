@@ -37,7 +37,9 @@ docker rmi again:1
 docker run --name lines debian sh -c 'echo one; echo two; echo three >&2'
 test "$(docker logs --tail 1 lines 2>&1)" = three
 test "$(docker logs lines 2>/dev/null | wc -l)" = 2
-docker logs --since 1m lines && exit 1 || test $? = 1
+test "$(docker logs --since 1h lines 2>/dev/null | wc -l)" = 2
+test -z "$(docker logs --until 1h lines 2>&1)"
+docker logs -t lines 2>/dev/null | grep -q '^20[0-9-]*T[0-9:.]*Z one$'
 test "$(docker start -a lines 2>/dev/null | wc -l)" = 2
 docker create --name made -e A=1 -w /tmp --memory 512m --cpus 1 debian sh -c 'pwd; echo $A'
 test "$(docker start -a made)" = "/tmp
@@ -65,3 +67,18 @@ docker volume rm data
 docker network ls --format '{{.Name}}' | grep -qx bridge
 docker rm -f served
 test -z "$(docker ps -aq)"
+docker run --name maker -u root debian sh -c 'echo here >/made'
+docker commit maker made:1
+docker rm maker
+docker save -o "$HOME/saved.tar" made:1
+docker rmi made:1
+docker load -i "$HOME/saved.tar" | grep -q made:1
+test "$(docker run --rm made:1 cat /made)" = here
+docker save made:1 | tar -t | grep -qx manifest.json
+docker tag made:1 "$REGISTRY/team/made:1"
+docker push "$REGISTRY/team/made:1" | grep -q 'digest: sha256:'
+docker rmi made:1 "$REGISTRY/team/made:1"
+docker pull "$REGISTRY/team/made:1"
+test "$(docker run --rm "$REGISTRY/team/made:1" cat /made)" = here
+docker rmi "$REGISTRY/team/made:1"
+docker push "$REGISTRY/team/nothing:1" && exit 1 || test $? = 1

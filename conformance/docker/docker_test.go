@@ -3,6 +3,9 @@ package docker
 import (
 	"bufio"
 	"context"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/testenv"
 )
 
@@ -19,13 +25,16 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 // patience is how long a client may take, on a busy machine.
 const patience = 5 * time.Minute
 
-// serve serves a socket over a daemon and returns the environment of its clients.
+// serve serves a socket over a daemon and returns the environment of its clients, in which
+// REGISTRY is a registry.
 func serve(t *testing.T) (*testenv.Env, []string) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {
 		t.Skip("make conformance-docker runs this")
 	}
-	env := testenv.Start(t)
+	images := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(images.Close)
+	env := testenv.Start(t, func(c *config.Config) { c.AllowRanges = append(c.AllowRanges, "127.0.0.0/8") })
 	dir, err := os.MkdirTemp("", "cay")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +70,7 @@ func serve(t *testing.T) (*testenv.Env, []string) {
 			vars = append(vars, kv)
 		}
 	}
-	return env, append(vars, "DOCKER_HOST=unix://"+path, "HOME="+dir)
+	return env, append(vars, "DOCKER_HOST=unix://"+path, "HOME="+dir, "REGISTRY="+strings.TrimPrefix(images.URL, "http://"))
 }
 
 // run runs a client, whose output is the test's.

@@ -23,6 +23,9 @@
 // a sandbox has written). All become layers merged by package rootfs, whose comment says
 // what an image keeps and what it leaves out.
 //
+// Images leave as one layer, because the store keeps their files and not their layers:
+// [Store.Export] writes archives of "docker save", [Store.Push] sends an image to a registry.
+//
 // To start something from an image, take a lease and hold it while the file is
 // in use:
 //

@@ -24,8 +24,9 @@ type outcome struct {
 func (o *outcome) Error() string { return o.text }
 func (o *outcome) Unwrap() error { return o.cause }
 
-// errStalled is the error of a download that received nothing for a minute.
-var errStalled = errors.New("nothing came for a minute")
+// errStalled is the error of a transfer in which nothing moved: for a minute in a
+// download, for two in an upload.
+var errStalled = errors.New("it is silent for too long")
 
 // statusError is a server's answer with an error status.
 type statusError string

@@ -10,6 +10,9 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/authn"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
@@ -48,14 +51,23 @@ type SnapshotFiles struct {
 type Engine struct {
 	cfg   Config
 	turns *limit.Limit // teams that add an image
+	packs *limit.Limit // teams that have the daemon pack an image, for an archive or a registry
 }
 
-// maxWaiting is how many calls that add images may wait for their turn.
+// maxWaiting is how many calls that add or pack images may wait for their turn.
 const maxWaiting = 256
+
+// maxPacks is how many images are packed, and sent, at a time: working files as large as
+// the images.
+const maxPacks = 4
 
 // NewEngine returns an engine.
 func NewEngine(cfg Config) *Engine {
-	return &Engine{cfg, limit.New(limit.Bounds{All: math.MaxInt, Each: 1, Waiting: maxWaiting})}
+	return &Engine{
+		cfg:   cfg,
+		turns: limit.New(limit.Bounds{All: math.MaxInt, Each: 1, Waiting: maxWaiting}),
+		packs: limit.New(limit.Bounds{All: maxPacks, Each: 1, Waiting: maxWaiting}),
+	}
 }
 
 // seen is the store as the caller's team sees it.
@@ -226,6 +238,77 @@ func (e *Engine) FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams
 		Base: files.Snapshot.Digest, Runtime: files.Snapshot.Runtime, RuntimeDigest: files.RuntimeDigest,
 		Layer: files.WriteLayer, Config: config, Origin: "snapshot " + files.Snapshot.ID,
 	}, progress)
+}
+
+// beginPack waits for the turn of the caller's team.
+func (e *Engine) beginPack(ctx context.Context) (done func(), err error) {
+	p, err := api.RequirePrincipal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.packs.Enter(ctx, p.TeamID); err == limit.ErrFull {
+		return nil, cay.Errorf(cay.QuotaExceeded, "%d archives and pushes of images wait for others", maxWaiting).WithHint("wait for some to be done")
+	} else if err != nil {
+		return nil, err
+	}
+	return sync.OnceFunc(func() { e.packs.Leave(p.TeamID) }), nil
+}
+
+// Export implements Service.
+func (e *Engine) Export(ctx context.Context, refs []string) (io.ReadCloser, error) {
+	s, err := e.seen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done, err := e.beginPack(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.Export(ctx, refs)
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return &exported{r, done}, nil
+}
+
+// exported is an archive whose Close ends the turn of a team.
+type exported struct {
+	io.ReadCloser
+	done func()
+}
+
+// Close implements io.Closer.
+func (x *exported) Close() error {
+	defer x.done()
+	return x.ReadCloser.Close()
+}
+
+// Push implements Service. Only admin tokens push with the credentials of the daemon's
+// machine: those may allow to replace images that are not the team's.
+func (e *Engine) Push(ctx context.Context, p sandbox.ImagePushParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if err := mayWrite(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	s, err := e.seen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	caller, err := api.RequirePrincipal(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done, err := e.beginPack(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return s.Push(ctx, image.PushParams{Ref: p.Ref, Own: caller.Admin, Auth: authn.AuthConfig{
+		Username: p.Auth.Username, Password: p.Auth.Password, IdentityToken: p.Auth.IdentityToken, RegistryToken: p.Auth.RegistryToken,
+	}}, progress)
 }
 
 // Tag implements Service.

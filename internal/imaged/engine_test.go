@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -62,8 +63,8 @@ func open(t *testing.T, transport http.RoundTripper) *world {
 	}
 	w := &world{t: t, dir: t.TempDir()}
 	store, err := image.Open(w.dir, image.Options{
-		Transport: transport,
-		Needed:    func(_ context.Context, digest string) (bool, error) { return digest == w.needed, nil },
+		Transport: transport, Keychain: machine{},
+		Needed: func(_ context.Context, digest string) (bool, error) { return digest == w.needed, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -242,6 +243,7 @@ func TestEngine_Rights(t *testing.T) {
 		"import": errOf(w.Import(w.as("project"), "x", strings.NewReader(""), nil)),
 		"pull":   errOf(w.Pull(w.as("project"), "127.0.0.1:1/x", nil)),
 		"image":  errOf(w.FromSnapshot(w.as("project"), sandbox.ImageSnapshotParams{Snapshot: "s", Ref: "x"}, nil)),
+		"push":   errOf(w.Push(w.as("project"), sandbox.ImagePushParams{Ref: "app"}, nil)),
 		"remove": w.Remove(w.as("project"), "app"),
 		"gc":     errOf(w.GC(w.as("team"), sandbox.ImageGCParams{})),
 		"start":  errOf(w.Ensure(w.as("project"), "team_a", "127.0.0.1:1/x")),
@@ -255,6 +257,82 @@ func TestEngine_Rights(t *testing.T) {
 	}
 	// A sandbox that wakes by itself has no principal, so it fetches nothing.
 	checktest.Code(t, errOf(w.Ensure(t.Context(), "team_a", "127.0.0.1:1/x")), cay.NotFound, "start by nobody")
+}
+
+// Teams read and push images that they see. Only admin tokens push with the credentials
+// of the daemon's machine.
+func TestEngine_Export(t *testing.T) {
+	t.Parallel()
+	own := false // whether a push came with the credentials of the machine
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		user, _, ok := r.BasicAuth()
+		if !ok {
+			rw.Header().Set("Www-Authenticate", `Basic realm="test"`)
+			rw.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		own = own || user == "machine"
+		inner.ServeHTTP(rw, r)
+	}))
+	t.Cleanup(srv.Close)
+	ref := strings.TrimPrefix(srv.URL, "http://") + "/app:1"
+	w := open(t, nil)
+	w.bring("team", ref, []byte("app"))
+	for token, code := range map[string]cay.Code{"team": "", "project": "", "other": cay.NotFound} {
+		r, err := w.Export(w.as(token), []string{ref})
+		if cay.CodeOf(err) != code {
+			t.Errorf("%s reads it: %v", token, err)
+		}
+		if err != nil {
+			continue
+		}
+		if b, err := io.ReadAll(r); err != nil || len(b) < 1024 {
+			t.Errorf("%s reads %d bytes, %v", token, len(b), err)
+		}
+		checktest.OK(t, r.Close())
+	}
+	// An archive that is not closed makes the team wait, and no other team.
+	first := checktest.Must(w.Export(w.as("team"), []string{ref}))(t)
+	waits, cancel := context.WithCancel(w.as("team"))
+	second := make(chan error, 1)
+	go func() {
+		_, err := w.Export(waits, []string{ref})
+		second <- err
+	}()
+	_, err := w.Export(w.as("other"), []string{ref})
+	checktest.Code(t, err, cay.NotFound)
+	cancel()
+	if err := <-second; err == nil {
+		t.Error("a team packs two images at once")
+	}
+	checktest.OK(t, first.Close())
+
+	_, err = w.Export(t.Context(), []string{ref})
+	checktest.Code(t, err, cay.Unauthenticated)
+	p := sandbox.ImagePushParams{Ref: ref}
+	_, err = w.Push(w.as("other"), p, nil)
+	checktest.Code(t, err, cay.NotFound)
+	_, err = w.Push(w.as("team"), p, nil)
+	checktest.Code(t, err, cay.PermissionDenied)
+	if own {
+		t.Error("a team pushes as the daemon's machine")
+	}
+	p.Auth.Username, p.Auth.Password = "team", "secret"
+	checktest.Must(w.Push(w.as("team"), p, nil))(t)
+	checktest.Must(w.Push(w.as("builder"), p, nil))(t)
+	w.bring("admin", ref, []byte("common"))
+	checktest.Must(w.Push(w.as("admin"), sandbox.ImagePushParams{Ref: ref}, nil))(t)
+	if !own {
+		t.Error("the operator does not push as the daemon's machine")
+	}
+}
+
+// machine has the credentials of the daemon's machine.
+type machine struct{}
+
+func (machine) Resolve(authn.Resource) (authn.Authenticator, error) {
+	return authn.FromConfig(authn.AuthConfig{Username: "machine", Password: "secret"}), nil
 }
 
 func errOf[T any](_ T, err error) error { return err }

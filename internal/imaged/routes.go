@@ -7,6 +7,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -30,6 +31,8 @@ func Routes(mux *api.Mux, svc Service) {
 	mux.Handle("POST /v1/images/build", h.handleBuild)
 	mux.Handle("POST /v1/images/import", h.handleImport)
 	mux.Handle("POST /v1/images/snapshot", h.handleFromSnapshot)
+	mux.Handle("POST /v1/images/export", h.handleExport)
+	mux.Handle("POST /v1/images/push", h.handlePush)
 	mux.Handle("POST /v1/images/tag", h.handleTag)
 	mux.Handle("POST /v1/images/gc", h.handleGC)
 }
@@ -136,6 +139,48 @@ func (h *routes) handleFromSnapshot(w http.ResponseWriter, r *http.Request) erro
 	}
 	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 		return h.svc.FromSnapshot(ctx, p, progress)
+	})
+}
+
+func (h *routes) handleExport(w http.ResponseWriter, r *http.Request) error {
+	var p struct {
+		Refs []string `json:"refs"`
+	}
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	src, err := h.svc.Export(r.Context(), p.Refs)
+	if err != nil {
+		return err
+	}
+	defer src.Close() // it was only read
+	w.Header().Set("Content-Type", wire.TypeBytes)
+	w.Header().Set("Content-Disposition", "attachment")
+	w.WriteHeader(http.StatusOK)
+	buf, free := api.Buffer()
+	defer free()
+	return api.Copy(w, nil, src, buf)
+}
+
+func (h *routes) handlePush(w http.ResponseWriter, r *http.Request) error {
+	if err := mayWrite(r.Context()); err != nil {
+		return err
+	}
+	var p sandbox.ImagePushParams
+	if err := api.NoQuery(r); err != nil {
+		return err
+	}
+	if err := api.ReadJSON(w, r, &p); err != nil {
+		return err
+	}
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		return h.svc.Push(ctx, p, progress)
 	})
 }
 

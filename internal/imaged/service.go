@@ -37,6 +37,14 @@ type Service interface {
 	// snapshot, or its image), conflict (damaged), not_supported (a file that a layer
 	// cannot have), no_space, too_large, quota_exceeded.
 	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// Export reads images as an archive of "docker save", each with a single layer. Close
+	// must be called. Errors: invalid, not_found, also for an image of another team,
+	// not_supported (a file whose name a layer cannot have), no_space.
+	Export(ctx context.Context, refs []string) (io.ReadCloser, error)
+	// Push sends an image to the registry that its name says, with a single layer. The
+	// step before the last has the phase "pushed". Errors: invalid, not_found,
+	// permission_denied (also by the registry), not_supported, unavailable, no_space.
+	Push(ctx context.Context, p sandbox.ImagePushParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// Tag gives another name to the image that a reference or digest names: for the
 	// caller's team, or, with an admin token and an image of the installation, for all
 	// teams. If the name exists, it names the new image afterwards. Errors: invalid (the

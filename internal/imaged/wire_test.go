@@ -30,6 +30,11 @@ func imageOf() sandbox.ImageSnapshotParams {
 	}
 }
 
+// pushOf has every field set that may be set together.
+func pushOf() sandbox.ImagePushParams {
+	return sandbox.ImagePushParams{Ref: "a/b:1", Auth: sandbox.RegistryAuth{Username: "me", Password: "secret"}}
+}
+
 func TestImages_Calls(t *testing.T) {
 	t.Parallel()
 	var steps []string
@@ -51,6 +56,16 @@ func TestImages_Calls(t *testing.T) {
 		{"FromSnapshot", func(ctx context.Context, i *sandbox.Images) (any, error) {
 			return i.FromSnapshot(ctx, imageOf(), progress)
 		}, []any{imageOf()}, someImage(), "unpack done"},
+		{"Export", func(ctx context.Context, i *sandbox.Images) (any, error) {
+			r, err := i.Export(ctx, []string{"a:1", "b"})
+			if err != nil {
+				return nil, err
+			}
+			defer r.Close()
+			b, err := io.ReadAll(r)
+			return string(b), err
+		}, []any{[]string{"a:1", "b"}}, "archive", ""},
+		{"Push", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.Push(ctx, pushOf(), progress) }, []any{pushOf()}, someImage(), "upload pushed done"},
 		{"Remove", func(ctx context.Context, i *sandbox.Images) (any, error) { return nil, i.Remove(ctx, "debian") }, []any{"debian"}, nil, ""},
 		{"Tag", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.Tag(ctx, "debian", "a/b:2") }, []any{"debian", "a/b:2"}, someImage(), ""},
 		{"GC", func(ctx context.Context, i *sandbox.Images) (any, error) {
@@ -134,6 +149,9 @@ func TestRoutes_Errors(t *testing.T) {
 		{"image with a bad variable", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a", "ref": "b", "env": ["C"]}`, 400, cay.Invalid, "is not K=V"},
 		{"image with a relative directory", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a", "ref": "b", "workdir": "c"}`, 400, cay.Invalid, "absolute"},
 		{"image with a bad port", "team", "POST", "/v1/images/snapshot", `{"snapshot": "a", "ref": "b", "exposed_ports": ["http"]}`, 400, cay.Invalid, "exposed port"},
+		{"push without the right", "project", "POST", "/v1/images/push", `{"ref":"a"}`, 403, cay.PermissionDenied, "images:write"},
+		{"push of nothing", "team", "POST", "/v1/images/push", `{}`, 400, cay.Invalid, "ref"},
+		{"push with two credentials", "team", "POST", "/v1/images/push", `{"ref":"a","auth":{"username":"a","registry_token":"b"}}`, 400, cay.Invalid, "more than one"},
 		{"tag without the right", "project", "POST", "/v1/images/tag", `{"ref":"a","name":"b"}`, 403, cay.PermissionDenied, "images:write"},
 		{"tag without a name", "team", "POST", "/v1/images/tag", `{"ref":"a"}`, 400, cay.Invalid, "name"},
 		{"import without a name", "team", "POST", "/v1/images/import", "", 400, cay.Invalid, "ref"},
@@ -263,6 +281,16 @@ func (s *recorder) Import(_ context.Context, ref string, r io.Reader, progress f
 func (s *recorder) FromSnapshot(_ context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	progress(sandbox.ImageProgress{Phase: "unpack"})
 	return someImage(), s.note("FromSnapshot", p)
+}
+
+func (s *recorder) Export(_ context.Context, refs []string) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("archive")), s.note("Export", refs)
+}
+
+func (s *recorder) Push(_ context.Context, p sandbox.ImagePushParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "upload", Item: "layer", Current: 1, Total: 2})
+	progress(sandbox.ImageProgress{Phase: "pushed", Item: "sha256:00", Total: 2})
+	return someImage(), s.note("Push", p)
 }
 
 func (s *recorder) Tag(_ context.Context, ref, name string) (*sandbox.Image, error) {

@@ -67,7 +67,7 @@ func (e *Engine) Output(ctx context.Context, ref, id string, p sandbox.OutputPar
 	if err != nil {
 		return nil, err
 	}
-	if out, err = f.Output(id, p.Cursor, c.Exit); err != nil {
+	if out, err = f.Output(id, p, c.Exit); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	if c.Exit == nil && p.Follow {

@@ -185,7 +185,7 @@ func outputOf(ctx context.Context, g *guest.Client, c *sandbox.Command, limit in
 	if from == c.OutputEnd || ctx.Err() != nil {
 		return nil, 0
 	}
-	out, err := g.Output(ctx, c.ID, sandbox.OutputParams{Cursor: from})
+	out, err := g.Output(ctx, c.ID, sandbox.OutputParams{Cursor: from, Times: true})
 	if err != nil {
 		return nil, 0
 	}
@@ -206,11 +206,11 @@ func outputOf(ctx context.Context, g *guest.Client, c *sandbox.Command, limit in
 			output, size, end = nil, 0, ev.Cursor
 		default:
 			output = append(output, ev)
-			size += int64(len(ev.Data)) + guest.HeaderSize
+			size += int64(len(ev.Data)) + cmdarchive.EventCost
 			end = ev.Cursor + int64(len(ev.Data))
 		}
 		for size > limit {
-			size -= int64(len(output[0].Data)) + guest.HeaderSize
+			size -= int64(len(output[0].Data)) + cmdarchive.EventCost
 			output = output[1:]
 		}
 	}

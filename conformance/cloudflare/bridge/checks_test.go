@@ -118,6 +118,18 @@ func TestChecks(t *testing.T) {
 		w.want(t, 200, "true", "PUT", other+"/file/workspace/a.tar", archive)
 		w.sh(t, other, "", "tar tf a.tar").is(t, "./\n./kept/\n./kept/x/\n./kept/x/link\n./kept/x/one\n", "", "0")
 	})
+	// The requests of @mastra/cloudflare-sandbox 0.5.1.
+	check("Mastra's client", func(t *testing.T) {
+		mastra := []string{"Content-Type", "application/octet-stream"}
+		w.want(t, 200, "", "PUT", box+"/file/workspace/mastra/a%20b.txt", "content", mastra...)
+		w.exec(t, box, `{"argv":["env","A=it's","/bin/bash","-c","echo $A | cat - 'a b.txt'"],"timeout_ms":300000,"cwd":"/workspace/mastra"}`,
+			"Content-Type", "application/json", "Accept", "text/event-stream").is(t, "it's\ncontent", "", "0")
+		archive := w.want(t, 200, "", "GET", box+"/persist?excludes=a%2Ckept", "").body
+		other := w.box(t)
+		w.want(t, 200, "true", "POST", other+"/hydrate", archive, mastra...)
+		w.sh(t, other, "", "cat 'mastra/a b.txt'; test ! -e kept").is(t, "content", "", "0")
+		w.want(t, 501, "mount_error", "POST", box+"/mount", `{"bucket":"b","mountPath":"/data","options":{"endpoint":"https://s3.example.com","credentials":{"accessKeyId":"a","secretAccessKey":"b"}}}`)
+	})
 	check("mounts", func(t *testing.T) {
 		w.want(t, 400, "options must be an object", "POST", box+"/mount", `{"bucket":"b","mountPath":"/d"}`)
 		w.want(t, 400, "absolute path", "POST", box+"/mount", `{"bucket":"b","mountPath":"d","options":{}}`)

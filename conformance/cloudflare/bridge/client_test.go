@@ -21,34 +21,45 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 // program is the command line, which make conformance-cloudflare builds.
 const program = "../../../bin/cay"
 
-// need skips the test unless clients are to be run, for which they are installed.
-func need(t *testing.T) {
+// need skips the test unless clients are to be run, for which paths are installed.
+func need(t *testing.T, paths ...string) {
 	t.Helper()
 	if os.Getenv("CAY_CONFORMANCE") == "" {
 		t.Skip("make conformance-cloudflare runs this")
 	}
-	for _, path := range []string{"node_modules", program} {
+	for _, path := range append(paths, program) {
 		if _, err := os.Stat(path); err != nil {
 			t.Fatalf("%v; make build and make conformance-cloudflare-deps make it", err)
 		}
 	}
 }
 
-// The client of the OpenAI Agents SDK.
+// The clients of the OpenAI Agents SDK.
 func TestOpenAIAgents(t *testing.T) {
-	need(t)
+	need(t, "node_modules")
+	steps(t, 15, "node", "client.mjs")
+}
+
+func TestOpenAIAgents_python(t *testing.T) {
+	need(t, ".venv")
+	steps(t, 20, ".venv/bin/python", "-B", "client.py")
+}
+
+// steps runs a client that prints a line for each of its steps, of which there are n.
+func steps(t *testing.T, n int, argv ...string) {
+	t.Helper()
 	env := testenv.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", "client.mjs")
-	cmd.Env = append(os.Environ(), "CAY_BRIDGE="+env.URL+cloudflare.Prefix, "CAY_TOKEN="+env.Token, "OPENAI_AGENTS_DISABLE_TRACING=1")
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "CAY_BRIDGE="+env.URL+cloudflare.Prefix, "CAY_TOKEN="+env.Token, "HOME="+t.TempDir(), "OPENAI_AGENTS_DISABLE_TRACING=1")
 	cmd.Stderr, cmd.WaitDelay = t.Output(), 10*time.Second
 	out, err := cmd.Output()
-	steps := 0
+	passed := 0
 	lines := bufio.NewScanner(strings.NewReader(string(out)))
 	for lines.Scan() {
 		if name, ok := strings.CutPrefix(lines.Text(), "ok "); ok {
-			steps++
+			passed++
 			t.Run(name, func(*testing.T) {})
 		} else if why, ok := strings.CutPrefix(lines.Text(), "not ok "); ok {
 			name, why, _ := strings.Cut(why, ": ")
@@ -57,17 +68,20 @@ func TestOpenAIAgents(t *testing.T) {
 			t.Log(lines.Text())
 		}
 	}
-	if err != nil || steps < 14 {
-		t.Errorf("%d steps passed, %v", steps, err)
+	if err != nil || passed != n {
+		t.Errorf("%d of %d steps passed, %v", passed, n, err)
+	}
+	if page, err := env.Client.List(t.Context(), sandbox.ListParams{}); err != nil || len(page.Items) != 0 {
+		t.Errorf("%+v is left, %v", page, err)
 	}
 }
 
-// blocks are the shell script and the program of the documentation's section.
-var blocks = regexp.MustCompile("(?s)\n```(sh|js)\n(.*?)```")
+// blocks are the shell script and the programs of the documentation's section.
+var blocks = regexp.MustCompile("(?s)\n```(sh|js|python)\n(.*?)```")
 
 // The examples of docs/cloudflare.md do as it says.
 func TestDocs(t *testing.T) {
-	need(t)
+	need(t, "node_modules", ".venv")
 	env := testenv.Start(t)
 	bin, err := filepath.Abs(filepath.Dir(program))
 	if err != nil {
@@ -85,8 +99,11 @@ func TestDocs(t *testing.T) {
 	for _, block := range blocks.FindAllStringSubmatch(string(doc), -1) {
 		code := strings.ReplaceAll(block[2], "http://127.0.0.1:7070", env.URL)
 		args, want := []string{"sh", "-eu", "-c", code}, stream
-		if block[1] == "js" {
+		switch block[1] {
+		case "js":
 			args, want = []string{"node", "--input-type=module", "-e", code}, "42"
+		case "python":
+			args, want = []string{".venv/bin/python", "-c", code}, "42"
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -99,7 +116,7 @@ func TestDocs(t *testing.T) {
 		}
 		seen++
 	}
-	if seen != 2 {
+	if seen != 3 {
 		t.Errorf("the documentation has %d examples", seen)
 	}
 	if page, err := env.Client.List(t.Context(), sandbox.ListParams{}); err != nil || len(page.Items) != 0 {

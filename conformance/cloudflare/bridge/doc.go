@@ -4,7 +4,9 @@
 //	checks_test.go   what the vendor's own black-box test of the bridge checks, over
 //	                 HTTP, and sessions, terminals and archives with real programs
 //	client.mjs       the client of the OpenAI Agents SDK, unmodified
+//	client.py        the same for Python
 //
-// The client is locked in package-lock.json; "make conformance-cloudflare-deps" in the
-// root installs it. The other tests are part of "make test".
+// The clients are locked in package-lock.json and requirements.txt; "make
+// conformance-cloudflare-deps" in the root installs them. The other tests are part of
+// "make test".
 package bridge

@@ -32,6 +32,7 @@ func (h *handler) register(mux *api.Mux) {
 		{"GET", "/file/{path...}", h.handleReadFile},
 		{"PUT", "/file/{path...}", h.handleWriteFile},
 		{"POST", "/persist", h.handlePersist},
+		{"GET", "/persist", h.handlePersist}, // Mastra's client asks so; the vendor's bridge has POST alone
 		{"POST", "/hydrate", h.handleHydrate},
 		{"POST", "/session", h.handleCreateSession},
 		{"DELETE", "/session/{sid}", h.handleDeleteSession},

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay/internal/leaktest"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
@@ -58,6 +60,11 @@ func TestLife(t *testing.T) {
 		t.Errorf("it exits with %s", code)
 	}
 	ended := b.do("GET", "/containers/"+id+"/json", nil)
+	for _, at := range []string{"NetworkSettings.", "NetworkSettings.Networks.bridge."} {
+		if got := ended.at(at+"IPAddress") + ended.at(at+"GlobalIPv6Address") + ended.at(at+"GlobalIPv6PrefixLen"); got != "127.0.0.10" {
+			t.Errorf("%s has the addresses %s", at, got)
+		}
+	}
 	if got := ended.at("State.Status") + ended.at("State.ExitCode"); got != "exited3" {
 		t.Errorf("it is %s", got)
 	}
@@ -284,13 +291,93 @@ func TestLogs(t *testing.T) {
 		}
 	}
 	b.do("GET", "/containers/log/logs?stdout=1&tail=x", nil).want(400)
-	b.do("GET", "/containers/log/logs?stdout=1&timestamps=1", nil).want(501)
+	for _, query := range []string{"since=yesterday", "until=1.x", "since=-1", "since=1.1234567890"} {
+		b.do("GET", "/containers/log/logs?stdout=1&"+query, nil).want(400)
+	}
 	id = b.create("tty", "echo raw", m{"Tty": true})
 	b.start(id)
 	b.wait(id)
 	if a := b.do("GET", "/containers/tty/logs?stdout=1", nil); string(a.body) != "raw\r\n" || a.header.Get("Content-Type") != typeRaw {
 		t.Errorf("of a terminal: %q %s", a.body, a.header.Get("Content-Type"))
 	}
+}
+
+func TestLogs_times(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	before := time.Now().Truncate(time.Second)
+	// Each write follows another stream's, so that the sandbox keeps it apart, with its own time.
+	id := b.create("log", `echo first; read x; echo wrong >&2; read x; printf sec; read x; echo more >&2; read x; printf 'ond\nthird\n'; read x`, m{"OpenStdin": true})
+	b.start(id)
+	s := b.upgrade("/containers/log/attach?logs=1&stream=1&stdout=1&stderr=1&stdin=1", "")
+	send := func() {
+		t.Helper()
+		if _, err := io.WriteString(s.conn, "\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, text := range []string{"first\n", "wrong\n", "sec", "more\n", "ond\nthird\n"} {
+		if i > 0 {
+			send()
+		}
+		if _, err := io.ReadFull(s.r, make([]byte, 8+len(text))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unix := func(at time.Time) string { return fmt.Sprintf("%d.%09d", at.Unix(), at.Nanosecond()) }
+	get := func(query string) map[byte]string {
+		t.Helper()
+		return frames(t, b.do("GET", "/containers/log/logs?stdout=1&stderr=1&"+query, nil).want(200).body)
+	}
+	check := func(query, want string) {
+		t.Helper()
+		if got := get(query); got[1] != want {
+			t.Errorf("%s: %q, want %q", query, got[1], want)
+		}
+	}
+	times := func() []time.Time {
+		t.Helper()
+		stamped := get("timestamps=1")
+		var at []time.Time
+		last := before
+		for i, line := range strings.Split(strings.TrimSuffix(stamped[1], "\n"), "\n") {
+			stamp, text, _ := strings.Cut(line, " ")
+			when, err := time.Parse(stampFormat, stamp)
+			if err != nil || len(stamp) != len("2006-01-02T15:04:05.000000000Z") || when.Before(last) || text != []string{"first", "second", "third"}[i] {
+				t.Fatalf("line %d is %q (%v), after %v", i, line, err, last)
+			}
+			at, last = append(at, when), when
+		}
+		if len(at) != 3 || !at[0].Before(at[1]) || !at[1].Before(at[2]) || !strings.HasSuffix(stamped[2], " more\n") {
+			t.Fatalf("got %q", stamped)
+		}
+		return at
+	}
+	at := times()
+	tests := func() {
+		t.Helper()
+		check("since="+unix(at[0]), "first\nsecond\nthird\n")
+		check("since="+unix(at[1]), "second\nthird\n")
+		check("since="+unix(at[2]), "third\n")
+		check("since="+unix(at[2].Add(1)), "")
+		check("since=0&until="+unix(at[1]), "first\nsecond\n")
+		check("until="+unix(at[0].Add(-1)), "")
+		check("since="+unix(at[1])+"&until="+unix(at[1]), "second\n")
+		check("tail=3&since="+unix(at[1]), "second\nthird\n")
+		check("follow=1&until="+unix(at[1]), "first\nsecond\n")
+	}
+	tests()
+	// A client that follows until a later time gets its answer at that time.
+	check("follow=1&since="+unix(at[2])+"&until="+unix(time.Now().Add(100*time.Millisecond)), "third\n")
+	check("follow=1&tail=1&until="+unix(time.Now().Add(100*time.Millisecond)), "third\n")
+	send()
+	b.wait(id)
+	s.conn.Close()
+	// The times outlive the sandbox's session.
+	if after := times(); !slices.Equal(after, at) {
+		t.Errorf("the times were %v, and are %v when it has ended", at, after)
+	}
+	tests()
 }
 
 func TestArchive(t *testing.T) {
@@ -452,7 +539,7 @@ func TestSystem(t *testing.T) {
 	b.do("POST", "/images/docker.io/library/debian:13/tag?repo=app&tag=2", nil).want(201)
 	b.do("POST", "/images/debian/tag", nil).want(400)
 	b.do("POST", "/images/missing/tag?repo=app&tag=2", nil).want(404)
-	b.do("POST", "/images/debian/push", nil).want(501)
+	b.do("POST", "/images/debian/prune", nil).want(501)
 	b.do("DELETE", "/images/team/app:1", nil).want(200)
 	for ref, want := range map[string]string{"debian": "Downloading", "imported:1": "made here", "cloudflare/proxy-everything:3cb1195": "up to date"} {
 		if a := b.do("POST", "/images/create?fromImage="+url.QueryEscape(ref), nil).want(200); !strings.Contains(string(a.body), want) {

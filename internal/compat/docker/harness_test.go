@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,24 @@ func (pictures) Import(_ context.Context, ref string, r io.Reader, _ func(sandbo
 	}
 	img := picture(ref)
 	return &img, nil
+}
+
+// Export answers with the references.
+func (pictures) Export(_ context.Context, refs []string) (io.ReadCloser, error) {
+	if slices.Contains(refs, "broken:1") {
+		return nil, cay.Errorf(cay.NoSpace, "the disk is full")
+	}
+	return io.NopCloser(strings.NewReader(strings.Join(refs, " "))), nil
+}
+
+// Push takes "alpine", with the credentials as the digest.
+func (p pictures) Push(ctx context.Context, push sandbox.ImagePushParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if !strings.Contains(push.Ref, "alpine") {
+		return nil, cay.Errorf(cay.PermissionDenied, "the registry does not take %s", push.Ref)
+	}
+	progress(sandbox.ImageProgress{Phase: "upload", Item: "sha256:0123456789abcdef", Current: 1 << 20, Total: 2 << 20})
+	progress(sandbox.ImageProgress{Phase: "pushed", Item: fmt.Sprintf("%+v", push.Auth), Total: 7})
+	return p.Get(ctx, push.Ref)
 }
 
 // FromSnapshot makes "app:2" of any snapshot.

@@ -130,9 +130,12 @@ func matchesAny(pattern string, names []string) bool {
 }
 
 func (s *Server) handleImage(w http.ResponseWriter, r *http.Request) error {
+	if ref, ok := strings.CutSuffix(r.PathValue("name"), "/get"); ok {
+		return s.saveImages(w, r, []string{ref})
+	}
 	ref, ok := strings.CutSuffix(r.PathValue("name"), "/json")
 	if !ok {
-		return failf(http.StatusNotImplemented, "of images cay has on this socket: list, inspect, pull, tag and removal; not %s", path.Base(ref))
+		return failf(http.StatusNotImplemented, "of images cay has on this socket: list, inspect, pull, push, load, save, tag and removal; not %s", path.Base(ref))
 	}
 	img, err := s.image(r.Context(), ref)
 	if err != nil {
@@ -156,6 +159,9 @@ func (s *Server) handleImage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) handleImagePost(w http.ResponseWriter, r *http.Request) error {
+	if ref, ok := strings.CutSuffix(r.PathValue("name"), "/push"); ok {
+		return s.handlePush(w, r, ref)
+	}
 	ref, ok := strings.CutSuffix(r.PathValue("name"), "/tag")
 	if !ok {
 		return failf(http.StatusNotImplemented, "cay has not (yet) on this socket: %s of images", path.Base(ref))
@@ -246,7 +252,7 @@ func (p *progress) line(v any) error {
 
 // step translates a step of a pull.
 func (p *progress) step(st sandbox.ImageProgress) {
-	what := map[string]string{"download": "Downloading", "unpack": "Extracting", "resolve": "Pulling"}[st.Phase]
+	what := map[string]string{"download": "Downloading", "unpack": "Extracting", "resolve": "Pulling", "pack": "Preparing", "upload": "Pushing"}[st.Phase]
 	if what == "" {
 		return
 	}

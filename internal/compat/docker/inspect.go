@@ -104,12 +104,24 @@ func (s *Server) handleInspect(w http.ResponseWriter, r *http.Request, c *contai
 			"RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": 0}, "LogConfig": map[string]any{"Type": "json-file", "Config": map[string]string{}},
 		},
 		"GraphDriver": map[string]any{"Name": "cay", "Data": nil}, "Mounts": c.mountPoints(),
-		"NetworkSettings": map[string]any{
-			"Ports": c.published(), "IPAddress": "127.0.0.1", "Gateway": gateway, "Networks": map[string]any{
-				"bridge": map[string]any{"IPAddress": "127.0.0.1", "Gateway": gateway, "IPPrefixLen": 8, "NetworkID": bridge, "EndpointID": "", "MacAddress": ""},
-			},
-		},
+		"NetworkSettings": c.networkSettings(),
 	})
+}
+
+// networkSettings are the addresses and ports of a container. It has no IPv6 address that
+// is not its own loopback address, which the API writes as empty fields.
+func (c *container) networkSettings() map[string]any {
+	addresses := func() map[string]any {
+		return map[string]any{
+			"IPAddress": "127.0.0.1", "IPPrefixLen": 8, "Gateway": gateway, "EndpointID": "", "MacAddress": "",
+			"GlobalIPv6Address": "", "GlobalIPv6PrefixLen": 0, "IPv6Gateway": "",
+		}
+	}
+	in, all := addresses(), addresses()
+	in["NetworkID"] = bridge
+	all["Ports"], all["Networks"] = c.published(), map[string]any{bridge: in}
+	all["LinkLocalIPv6Address"], all["LinkLocalIPv6PrefixLen"] = "", 0
+	return all
 }
 
 func first(a []string) string {
@@ -195,7 +207,7 @@ func (c *container) summary() map[string]any {
 		"Id": c.ID, "Names": []string{"/" + c.Name}, "Image": c.Spec.Image, "ImageID": c.imageID(), "Command": strings.Join(c.Spec.Argv, " "),
 		"Created": c.Created.Unix(), "State": c.status(), "Status": c.sentence(), "Ports": ports, "Labels": orEmpty(c.Spec.Labels), "Mounts": c.mountPoints(),
 		"HostConfig":      map[string]string{"NetworkMode": networkMode(c.Spec.Network)},
-		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"NetworkID": bridge, "IPAddress": "127.0.0.1", "Gateway": gateway}}},
+		"NetworkSettings": map[string]any{"Networks": c.networkSettings()["Networks"]},
 	}
 }
 

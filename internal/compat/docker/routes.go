@@ -53,6 +53,7 @@ func (s *Server) table() map[string]handlerFunc {
 		"GET /images/json":              s.handleImages,
 		"POST /images/create":           s.handlePull,
 		"POST /images/load":             s.handleLoad,
+		"GET /images/get":               s.handleSaveAll,
 		"GET /images/{name...}":         s.handleImage,
 		"POST /images/{name...}":        s.handleImagePost,
 		"DELETE /images/{name...}":      s.handleImageRemove,

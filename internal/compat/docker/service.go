@@ -56,6 +56,8 @@ type Images interface {
 	Get(ctx context.Context, ref string) (*sandbox.Image, error)
 	Pull(ctx context.Context, ref string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	Export(ctx context.Context, refs []string) (io.ReadCloser, error)
+	Push(ctx context.Context, p sandbox.ImagePushParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	Tag(ctx context.Context, ref, name string) (*sandbox.Image, error)
 	Remove(ctx context.Context, ref string) error
 	FromSnapshot(ctx context.Context, p sandbox.ImageSnapshotParams, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)

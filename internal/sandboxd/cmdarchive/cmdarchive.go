@@ -2,7 +2,7 @@
 // output are kept.
 //
 //	for each command that wrote something: its output, as frames of the guest's
-//	protocol, compressed with gzip
+//	protocol, those of its times included, compressed with gzip
 //	the index: JSON, compressed with gzip
 //	the index's offset, as 8 bytes in big-endian order, and 8 bytes of magic
 //
@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 
@@ -25,12 +26,15 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// Limits for one session. Bytes of output count with HeaderSize more for each event.
+// Limits for one session. Bytes of output count with EventCost more for each event.
 const (
 	MaxCommands = 1000
 	MaxOutput   = 1 << 20  // of one command's newest output
 	MaxAll      = 16 << 20 // of all commands with their descriptions
 )
+
+// EventCost is the bytes that an event adds to the bytes of its data: two frames.
+const EventCost = 2 * guest.HeaderSize
 
 const (
 	magic       = "cay-cmd1"
@@ -67,13 +71,23 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// epoch is before all times that are kept.
+var epoch = time.Unix(0, 0)
+
 // Add adds a command. output are the events with its data, contiguous from its
 // OutputStart to its OutputEnd.
 func (w *Writer) Add(c sandbox.Command, output []sandbox.Event) error {
 	e := entry{Command: c, Offset: w.at}
 	if len(output) > 0 {
 		w.zip.Reset(w)
+		var at time.Time
 		for _, ev := range output {
+			if ev.Time.After(epoch) && !ev.Time.Equal(at) {
+				at = ev.Time
+				if _, err := w.zip.Write(guest.AppendHeader(nil, guest.KindTime, at.UnixNano(), 0)); err != nil {
+					return err
+				}
+			}
 			kind := guest.KindStdout
 			if ev.Stream == sandbox.Stderr {
 				kind = guest.KindStderr
@@ -184,17 +198,17 @@ func (f *File) entry(id string) *entry {
 	return nil
 }
 
-// Output returns the output of a command from cursor on, followed by its exit, if exit is
+// Output returns the output of a command from p.Cursor on, followed by its exit, if exit is
 // not nil. Closing the output closes the file. Errors: not_found, invalid (cursor).
-func (f *File) Output(id string, cursor int64, exit *sandbox.Exit) (sandbox.Output, error) {
+func (f *File) Output(id string, p sandbox.OutputParams, exit *sandbox.Exit) (sandbox.Output, error) {
 	e := f.entry(id)
 	switch {
 	case e == nil:
 		return nil, cay.Errorf(cay.NotFound, "command %q not found", id)
-	case cursor > e.Command.OutputEnd:
-		return nil, cay.Errorf(cay.Invalid, "cursor %d is beyond the output's end at %d", cursor, e.Command.OutputEnd)
+	case p.Cursor > e.Command.OutputEnd:
+		return nil, cay.Errorf(cay.Invalid, "cursor %d is beyond the output's end at %d", p.Cursor, e.Command.OutputEnd)
 	}
-	o := &output{file: f.file, cursor: cursor, start: e.Command.OutputStart, exit: exit}
+	o := &output{file: f.file, cursor: p.Cursor, times: p.Times, start: e.Command.OutputStart, exit: exit}
 	if e.Size > 0 {
 		zip, err := gzip.NewReader(io.NewSectionReader(f.file, e.Offset, e.Size))
 		if err != nil {
@@ -211,6 +225,8 @@ type output struct {
 	frames io.Reader // nil: at the end
 	cursor int64     // of the next byte
 	start  int64     // of the first kept byte
+	times  bool      // events get their times
+	at     time.Time // of the next byte
 	exit   *sandbox.Exit
 }
 
@@ -229,6 +245,10 @@ func (o *output) Next() (sandbox.Event, error) {
 		if err != nil {
 			return sandbox.Event{}, fmt.Errorf("read what is kept of a command: %w", err)
 		}
+		if f.Kind == guest.KindTime {
+			o.at = time.Unix(0, f.Cursor).UTC()
+			continue
+		}
 		skip := o.cursor - f.Cursor
 		if skip < 0 {
 			return sandbox.Event{}, errors.New("what is kept of a command has a gap")
@@ -237,6 +257,9 @@ func (o *output) Next() (sandbox.Event, error) {
 			continue
 		}
 		ev := sandbox.Event{Stream: sandbox.Stdout, Data: f.Payload[skip:], Cursor: o.cursor}
+		if o.times {
+			ev.Time = o.at
+		}
 		if f.Kind == guest.KindStderr {
 			ev.Stream = sandbox.Stderr
 		}

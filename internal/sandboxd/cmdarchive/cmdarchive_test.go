@@ -45,7 +45,8 @@ func file(t *testing.T) *memory {
 			return err
 		}
 		return w.Add(sandbox.Command{ID: "cmd_talking", PID: 7, OutputStart: 10, OutputEnd: 20}, []sandbox.Event{
-			{Stream: sandbox.Stdout, Cursor: 10, Data: []byte("hello ")}, {Stream: sandbox.Stderr, Cursor: 16, Data: []byte("you\n")},
+			{Stream: sandbox.Stdout, Cursor: 10, Data: []byte("hello ")},
+			{Stream: sandbox.Stderr, Cursor: 16, Data: []byte("you\n"), Time: started.Add(time.Second)},
 		})
 	})
 }
@@ -79,7 +80,7 @@ func TestFile(t *testing.T) {
 		{"cmd_silent", 0, exit, "exit 3"},
 		{"cmd_silent", 0, nil, ""},
 	} {
-		out, err := f.Output(tt.id, tt.cursor, tt.exit)
+		out, err := f.Output(tt.id, sandbox.OutputParams{Cursor: tt.cursor}, tt.exit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,6 +92,9 @@ func TestFile(t *testing.T) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if !ev.Time.IsZero() {
+				t.Errorf("%q has a time that nobody asked for", ev.Data)
 			}
 			switch {
 			case ev.Truncated:
@@ -105,10 +109,19 @@ func TestFile(t *testing.T) {
 			t.Errorf("%s from %d: got %q, want %q", tt.id, tt.cursor, text, tt.want)
 		}
 	}
-	if _, err := f.Output("cmd_talking", 21, nil); cay.CodeOf(err) != cay.Invalid {
+	out, err := f.Output("cmd_talking", sandbox.OutputParams{Cursor: 10, Times: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []time.Time{{}, started.Add(time.Second)} { // what was kept without a time has none
+		if ev, err := out.Next(); err != nil || !ev.Time.Equal(want) {
+			t.Errorf("%q is of %v, %v; want %v", ev.Data, ev.Time, err, want)
+		}
+	}
+	if _, err := f.Output("cmd_talking", sandbox.OutputParams{Cursor: 21}, nil); cay.CodeOf(err) != cay.Invalid {
 		t.Errorf("beyond the end: %v", err)
 	}
-	if _, err := f.Output("cmd_none", 0, nil); cay.CodeOf(err) != cay.NotFound {
+	if _, err := f.Output("cmd_none", sandbox.OutputParams{}, nil); cay.CodeOf(err) != cay.NotFound {
 		t.Errorf("no such command: %v", err)
 	}
 }
@@ -130,7 +143,7 @@ func TestFile_damaged(t *testing.T) {
 			return err
 		}
 		for _, c := range f.Commands() {
-			out, err := f.Output(c.ID, 0, nil)
+			out, err := f.Output(c.ID, sandbox.OutputParams{}, nil)
 			for err == nil {
 				_, err = out.Next()
 			}

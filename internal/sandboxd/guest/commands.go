@@ -233,7 +233,8 @@ func (c *Client) WriteStdin(ctx context.Context, id string, r io.Reader, closeAf
 }
 
 // Output reads a command's output. See sandboxd.Commands. A stream whose connection
-// breaks continues over a new connection.
+// breaks continues over a new connection. A guest of an earlier build ignores p.Times:
+// its events have no time.
 func (c *Client) Output(ctx context.Context, id string, p sandbox.OutputParams) (sandbox.Output, error) {
 	if p.Cursor < 0 {
 		return nil, cay.Errorf(cay.Invalid, "cursor %d is negative", p.Cursor)
@@ -241,7 +242,7 @@ func (c *Client) Output(ctx context.Context, id string, p sandbox.OutputParams) 
 	if _, err := commandPath(id, ""); err != nil {
 		return nil, err
 	}
-	o := &output{frames: c.frames(ctx), id: id, follow: p.Follow, cursor: p.Cursor}
+	o := &output{frames: c.frames(ctx), id: id, follow: p.Follow, times: p.Times, cursor: p.Cursor}
 	if err := o.dial(o.request()); err != nil {
 		o.Close()
 		return nil, err
@@ -299,6 +300,8 @@ type output struct {
 	*frames
 	id      string
 	follow  bool
+	times   bool
+	at      time.Time      // of the next byte, if the guest has sent it
 	cursor  int64          // of the next byte
 	pending *sandbox.Event // to return first
 	done    error
@@ -309,6 +312,9 @@ func (o *output) request() request {
 	q := url.Values{"cursor": {strconv.FormatInt(o.cursor, 10)}}
 	if o.follow {
 		q.Set("follow", "1")
+	}
+	if o.times {
+		q.Set("times", "1")
 	}
 	return request{method: http.MethodGet, path: "/commands/" + o.id + "/output", query: q, repeat: true}
 }
@@ -334,6 +340,10 @@ func (o *output) Next() (sandbox.Event, error) {
 			continue
 		}
 		if f.Kind == 0 {
+			continue
+		}
+		if f.Kind == KindTime && o.times && len(f.Payload) == 0 {
+			o.at = time.Unix(0, f.Cursor).UTC()
 			continue
 		}
 		ev, err := o.event(f)
@@ -369,7 +379,7 @@ func (o *output) event(f Frame) (sandbox.Event, error) {
 		if o.cursor += int64(len(f.Payload)); o.cursor < 0 {
 			return bad("more bytes than can be counted")
 		}
-		ev := sandbox.Event{Stream: sandbox.Stdout, Data: f.Payload, Cursor: f.Cursor}
+		ev := sandbox.Event{Stream: sandbox.Stdout, Data: f.Payload, Cursor: f.Cursor, Time: o.at}
 		if f.Kind == KindStderr {
 			ev.Stream = sandbox.Stderr
 		}

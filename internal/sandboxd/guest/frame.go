@@ -19,6 +19,7 @@ const (
 	KindEnd       Kind = 6 // empty; the stream ends here as it should
 	KindError     Kind = 7 // an ErrorBody as JSON; the last
 	KindFileEvent Kind = 8 // a FileEvent as JSON
+	KindTime      Kind = 9 // empty; Cursor is when the output that follows was read, in nanoseconds since 1970
 )
 
 const (
@@ -53,7 +54,7 @@ func ReadFrame(r io.Reader) (Frame, error) {
 	f := Frame{Kind: Kind(h[0]), Cursor: int64(binary.BigEndian.Uint64(h[8:]))}
 	n := binary.BigEndian.Uint32(h[4:])
 	switch {
-	case f.Kind < KindCommand || f.Kind > KindFileEvent || h[1]|h[2]|h[3] != 0:
+	case f.Kind < KindCommand || f.Kind > KindTime || h[1]|h[2]|h[3] != 0:
 		return Frame{}, badFrame("kind %#x", h[:4])
 	case n > MaxPayload:
 		return Frame{}, badFrame("payload of %d bytes", n)

@@ -135,6 +135,8 @@ func (h *routes) handleOutput(w http.ResponseWriter, r *http.Request) error {
 	var stream string
 	if raw {
 		stream = q.Enum("stream", "", string(sandbox.Stdout), string(sandbox.Stderr))
+	} else {
+		p.Times = q.Bool("times")
 	}
 	if err := q.Err(); err != nil {
 		return err

@@ -45,7 +45,7 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 	}
 	if e.Held() {
 		if e.held.Stream == ev.Stream && e.held.Cursor+int64(len(e.held.Data)) == ev.Cursor {
-			ev.Cursor, ev.Data = e.held.Cursor, append(e.held.Data, ev.Data...)
+			ev.Cursor, ev.Time, ev.Data = e.held.Cursor, e.held.Time, append(e.held.Data, ev.Data...)
 			e.held = sandbox.Event{}
 		} else {
 			dst = e.Release(dst)
@@ -57,14 +57,14 @@ func (e *eventEncoder) Append(dst []byte, ev sandbox.Event) ([]byte, error) {
 			chunk = chunk[:maxChunk]
 			chunk = chunk[:len(chunk)-cmdoutput.Partial(chunk)]
 		} else if n := cmdoutput.Partial(chunk); n > 0 {
-			e.held = sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor + int64(len(chunk)-n), Data: bytes.Clone(chunk[len(chunk)-n:])}
+			e.held = sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor + int64(len(chunk)-n), Time: ev.Time, Data: bytes.Clone(chunk[len(chunk)-n:])}
 			if chunk = chunk[:len(chunk)-n]; len(chunk) == 0 {
 				return dst, nil
 			}
 			ev.Data = chunk
 		}
 		var err error
-		if dst, err = api.AppendLine(dst, sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor, Data: chunk}); err != nil {
+		if dst, err = api.AppendLine(dst, sandbox.Event{Stream: ev.Stream, Cursor: ev.Cursor, Time: ev.Time, Data: chunk}); err != nil {
 			return dst, err
 		}
 		ev.Cursor += int64(len(chunk))

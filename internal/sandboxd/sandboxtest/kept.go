@@ -21,6 +21,7 @@ func testKept(t *testing.T, cfg Config) {
 		"Sessions":   testKeptSessions,
 		"Ends":       testKeptEnds,
 		"Output":     testKeptOutput,
+		"Times":      testKeptTimes,
 		"Paused":     testKeptPaused,
 		"Failed":     testKeptFailed,
 		"Deleted":    testKeptDeleted,
@@ -267,6 +268,56 @@ func testKeptOutput(t *testing.T, cfg Config) {
 	checktest.Code(t, err, cay.Invalid)
 	if kept, _ := u.output(s.ID, many.ID, sandbox.OutputParams{}); kept != all {
 		t.Errorf("kept are %d bytes, want %d", len(kept), len(all))
+	}
+}
+
+// Output has its times, while the sandbox runs and afterwards, for readers that ask for them.
+func testKeptTimes(t *testing.T, cfg Config) {
+	u := setupSaver(t, cfg)
+	s := u.create(sandbox.CreateParams{})
+	c := u.done(s.ID, "echo first; echo other >&2; echo last")
+	// times returns the times of the bytes of the output.
+	times := func(p sandbox.OutputParams) (all []time.Time) {
+		t.Helper()
+		out, err := u.Output(u.ctx, s.ID, c.ID, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		for {
+			ev, err := out.Next()
+			if err == io.EOF {
+				return all
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range ev.Data {
+				all = append(all, ev.Time)
+			}
+		}
+	}
+	running := times(sandbox.OutputParams{Times: true})
+	const size = len("first\nother\nlast\n")
+	if len(running) != size {
+		t.Fatalf("read %d bytes", len(running))
+	}
+	for i, at := range running {
+		if at.Before(c.StartedAt) || i > 0 && at.Before(running[i-1]) {
+			t.Errorf("byte %d is of %v; the command started at %v, the byte before is of %v", i, at, c.StartedAt, running[max(i-1, 0)])
+		}
+	}
+	u.stop(s.ID)
+	if kept := times(sandbox.OutputParams{Times: true}); !slices.EqualFunc(kept, running, time.Time.Equal) {
+		t.Errorf("the times were %v, and are %v when it has stopped", running, kept)
+	}
+	if part := times(sandbox.OutputParams{Times: true, Cursor: 3}); !slices.EqualFunc(part, running[3:], time.Time.Equal) {
+		t.Errorf("from a cursor they are %v", part)
+	}
+	for _, at := range times(sandbox.OutputParams{}) {
+		if !at.IsZero() {
+			t.Fatal("a reader that does not ask for times gets them")
+		}
 	}
 }
 

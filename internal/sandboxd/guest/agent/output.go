@@ -34,7 +34,11 @@ type outputs struct {
 
 const (
 	// segmentCost is the bookkeeping cost that is added to the bytes of a segment.
-	segmentCost = 64
+	segmentCost = 96
+	// markCost is the same for a mark of a segment.
+	markCost = 16
+	// markEvery is how exactly the times of a segment's bytes are kept.
+	markEvery = 10 * time.Millisecond
 	// floor is how many bytes every running command may keep.
 	floor = 32 << 10
 	// maxArena bounds the blocks that hold small writes.
@@ -71,10 +75,40 @@ type segment struct {
 	kind   guest.Kind // KindStdout or KindStderr
 	cursor int64
 	data   []byte
+	at     int64  // when the first byte was read from the command, in nanoseconds since 1970
+	marks  []mark // times of later bytes, in order
 }
 
-func (s segment) cost() int64 { return int64(len(s.data)) + segmentCost }
+// mark says when the bytes of a segment from cursor on were read from the command.
+type mark struct{ cursor, at int64 }
+
+func (s segment) cost() int64 { return int64(len(s.data)) + segmentCost + markCost*int64(len(s.marks)) }
 func (s segment) end() int64  { return s.cursor + int64(len(s.data)) }
+
+// latest returns the time of the segment's last bytes.
+func (s segment) latest() int64 {
+	if n := len(s.marks); n > 0 {
+		return s.marks[n-1].at
+	}
+	return s.at
+}
+
+// byTime returns the segment in parts whose bytes have one time each.
+func (s segment) byTime() []segment {
+	var parts []segment
+	rest := s
+	rest.marks = nil
+	for _, m := range s.marks {
+		if n := m.cursor - rest.cursor; n > 0 {
+			part := rest
+			part.data = rest.data[:n]
+			parts = append(parts, part)
+			rest.cursor, rest.data = m.cursor, rest.data[n:]
+		}
+		rest.at = m.at
+	}
+	return append(parts, rest)
+}
 
 func (o *outputs) newLog() *outputLog {
 	l := &outputLog{all: o}
@@ -114,7 +148,7 @@ func (l *outputLog) append(kind guest.Kind, data []byte, keep bool, abandon <-ch
 }
 
 func (l *outputLog) addLocked(kind guest.Kind, data []byte, keep bool) {
-	n := int64(len(data))
+	n, now := int64(len(data)), max(time.Now().UnixNano(), 0)
 	if !keep {
 		if cap(l.arena)-len(l.arena) < len(data) {
 			// Each block is twice as large as the block before, so that the many commands
@@ -130,12 +164,17 @@ func (l *outputLog) addLocked(kind guest.Kind, data []byte, keep bool) {
 			last := &l.segments[i]
 			if from := at - len(last.data); from >= 0 && &last.data[0] == &l.arena[from] {
 				last.data = l.arena[from:len(l.arena):len(l.arena)]
-				l.grewLocked(n, n)
+				cost := n
+				if d := time.Duration(now - last.latest()); d < 0 || d >= markEvery { // the clock can be set back
+					last.marks = append(last.marks, mark{l.end, now})
+					cost += markCost
+				}
+				l.grewLocked(n, cost)
 				return
 			}
 		}
 	}
-	l.segments = append(l.segments, segment{kind: kind, cursor: l.end, data: data})
+	l.segments = append(l.segments, segment{kind: kind, cursor: l.end, data: data, at: now})
 	l.grewLocked(n, n+segmentCost)
 }
 

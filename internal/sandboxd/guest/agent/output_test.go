@@ -3,6 +3,8 @@ package agent
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,4 +299,49 @@ func TestOutput_smallWrites(t *testing.T) {
 	if len(same.segments) > 10 {
 		t.Errorf("%d segments for 10000 bytes of one stream", len(same.segments))
 	}
+}
+
+// Small writes share a segment and keep their times, however the clock is set.
+func TestOutput_times(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutputs(Limits{CommandOutput: 1 << 20, AllOutput: 8 << 20, Running: 4, Stall: time.Hour})
+		l := o.newLog()
+		start := time.Now()
+		for _, text := range []string{"a", "b", "c"} {
+			l.append(guest.KindStdout, []byte(text), false, nil)
+			time.Sleep(6 * time.Millisecond) // c is later than a by more than markEvery
+		}
+		time.Sleep(time.Minute)
+		l.append(guest.KindStdout, []byte("later"), false, nil)
+		l.append(guest.KindStderr, []byte("other"), true, nil)
+		r, err := l.reader(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.close()
+		for cursor, want := range map[int64]string{
+			0: "0:ab@0s 2:c@12ms 3:later@1m0.018s 8:other@1m0.018s",
+			1: "1:b@0s 2:c@12ms 3:later@1m0.018s 8:other@1m0.018s",
+			3: "3:later@1m0.018s 8:other@1m0.018s",
+			5: "5:ter@1m0.018s 8:other@1m0.018s",
+		} {
+			r.advance(cursor)
+			segs, _, err := r.read(t.Context(), false)
+			if err != nil || len(segs) != 2 {
+				t.Fatalf("%d segments, %v", len(segs), err)
+			}
+			var got []string
+			for _, s := range segs {
+				for _, part := range s.byTime() {
+					got = append(got, fmt.Sprintf("%d:%s@%v", part.cursor, part.data, time.Duration(part.at-start.UnixNano())))
+				}
+			}
+			if text := strings.Join(got, " "); text != want {
+				t.Errorf("from %d: %s, want %s", cursor, text, want)
+			}
+		}
+		if size := int64(len("abclater")+segmentCost+2*markCost) + int64(len("other")+segmentCost); l.size != size {
+			t.Errorf("counts %d bytes, want %d", l.size, size)
+		}
+	})
 }

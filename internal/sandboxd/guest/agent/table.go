@@ -242,7 +242,7 @@ func (s *Server) handleStart(w http.ResponseWriter, r *http.Request) error {
 	if c.stdin != nil || !reader.await(r.Context(), headPatience) {
 		f.flush()
 	}
-	return s.stream(r.Context(), f, c, reader, true)
+	return s.stream(r.Context(), f, c, reader, true, false)
 }
 
 // start starts a command, or finds the command with the same id.
@@ -263,10 +263,11 @@ func (s *Server) start(req guest.StartRequest) (*command, error) {
 	return e.cmd, e.err
 }
 
-// stream sends output until its end, or, without follow, the output so far. An error
-// means that the caller has left.
-func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader *outputReader, follow bool) error {
+// stream sends output until its end, or, without follow, the output so far; with times, it
+// sends the times of the output, too. An error means that the caller has left.
+func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader *outputReader, follow, times bool) error {
 	_, upTo := c.log.bounds()
+	var sent int64 // the last time that was sent
 	for {
 		if follow && c.isDone() {
 			// Children that the command left behind may write without end.
@@ -282,8 +283,18 @@ func (s *Server) stream(ctx context.Context, f *frameWriter, c *command, reader 
 			f.frame(guest.KindTruncated, cursor, nil)
 		}
 		for _, seg := range segs {
-			f.frame(seg.kind, seg.cursor, seg.data)
 			cursor = seg.end()
+			if !times {
+				f.frame(seg.kind, seg.cursor, seg.data)
+				continue
+			}
+			for _, part := range seg.byTime() {
+				if part.at != sent {
+					f.frame(guest.KindTime, part.at, nil)
+					sent = part.at
+				}
+				f.frame(part.kind, part.cursor, part.data)
+			}
 		}
 		if f.err != nil {
 			return &begunError{f.err}
@@ -356,7 +367,8 @@ func (s *Server) handleOutput(w http.ResponseWriter, r *http.Request) error {
 	defer reader.close()
 	f := newFrameWriter(w)
 	f.flush() // send the headers to the waiting client
-	return s.stream(r.Context(), f, c, reader, r.URL.Query().Get("follow") != "")
+	q := r.URL.Query()
+	return s.stream(r.Context(), f, c, reader, q.Get("follow") != "", q.Get("times") != "")
 }
 
 func (s *Server) handleSignal(w http.ResponseWriter, r *http.Request) error {
