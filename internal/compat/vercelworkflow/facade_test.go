@@ -352,6 +352,20 @@ func TestStreams(t *testing.T) {
 	}
 	put("a")
 	put("\x00\x00\x00\x01b\x00\x00\x00\x02cc", "X-Stream-Multi", "true")
+	put("") // no chunk
+	lost, err := http.NewRequestWithContext(t.Context(), "PUT", s.server.URL+serverBase+"/v2/runs/"+testRun+"/stream/"+name, io.NopCloser(strings.NewReader("")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost.ContentLength = -1 // as of a client that has lost the body
+	lost.Header.Set("Authorization", "Bearer prj_a")
+	resp, err := http.DefaultClient.Do(lost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("a write that has lost its body: %s", resp.Status)
+	}
 	put("", "X-Stream-Done", "true")
 	put("", "X-Stream-Done", "true") // twice is fine
 	if got := <-read; got != "bcc" {

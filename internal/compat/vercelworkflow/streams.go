@@ -82,6 +82,16 @@ func (h *handler) readChunks(w http.ResponseWriter, r *http.Request, limit int64
 	if err != nil {
 		return nil, false, nil, err
 	}
+	if len(b) == 0 {
+		free()
+		// A client of the SDK that repeats a request after a broken connection has sent the
+		// body already, and repeats the request without it. A chunk without bytes would
+		// have readers wait for ever.
+		if r.ContentLength != 0 {
+			return nil, false, nil, cay.Errorf(cay.Invalid, "the write has no bytes: its client has lost them on a connection that broke")
+		}
+		return nil, false, func() {}, nil
+	}
 	if r.Header.Get("X-Stream-Multi") != "true" {
 		return [][]byte{b}, false, free, nil
 	}
