@@ -332,11 +332,14 @@ func (x *exchange) end(r *http.Request) {
 	if address := x.address.Load(); address != nil {
 		f.Address = *address
 	}
-	if !x.complete && f.Verdict == sandbox.Allowed {
+	switch {
+	case f.Verdict != sandbox.Allowed:
+	case x.cutOff.Load() != nil: // a server that saw the same may have responded in time
+		f.Verdict, f.Reason = sandbox.Broken, "the guest ended the request before its body was complete"
+	case !x.complete && r.Context().Err() != nil:
+		f.Verdict, f.Reason = sandbox.Broken, "the guest closed the connection before the response was complete"
+	case !x.complete:
 		f.Verdict, f.Reason = sandbox.Broken, "the server ended the connection before its response was complete"
-		if r.Context().Err() != nil {
-			f.Reason = "the guest closed the connection before the response was complete"
-		}
 	}
 	if d := x.cut.Load(); d != nil {
 		f.Verdict, f.Rule, f.Reason = sandbox.Denied, d.Rule, d.Reason
