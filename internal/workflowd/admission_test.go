@@ -77,6 +77,9 @@ func (a *limitedApp) Push(ctx context.Context, _ queue.Deployment, m queue.Messa
 	return a.q.Acknowledge(ctx, "p", m.Receipt)
 }
 
+// Check implements queue.Pusher.
+func (a *limitedApp) Check(context.Context, queue.Deployment) error { return nil }
+
 // record appends an event at the daemon that owns the run.
 func (a *limitedApp) record(ctx context.Context, run string, event history.Type) (*workflowd.Recorded, error) {
 	rec, err := a.x.Record(ctx, run, workflowd.Entry{{Type: event}})
@@ -335,6 +338,26 @@ func TestAdmission_Orphan(t *testing.T) {
 			t.Errorf("%s starts, want %s", run, parked)
 		}
 	})
+}
+
+// stubborn is a store that cannot delete limits.
+type stubborn struct{ databaseStore }
+
+func (stubborn) DeleteLimit(context.Context, string, string) error {
+	return cay.Errorf(cay.NoSpace, "the disk is full")
+}
+
+// A limit that cannot be deleted stays in force.
+func TestAdmission_StaysWhenNotDeleted(t *testing.T) {
+	t.Parallel()
+	store := checktest.Must(sqlstore.OpenSQLite(t.Context(), filepath.Join(t.TempDir(), "w.db"), sqlstore.SQLiteOptions{}))(t)
+	a := openLimited(t, stubborn{store})
+	defer a.close()
+	checktest.Must(a.b.PutLimit(t.Context(), workflow.Limit{Workflow: limitedWorkflow, Concurrency: 1}))(t)
+	checktest.Code(t, a.b.DeleteLimit(t.Context(), limitedWorkflow), cay.NoSpace)
+	a.starts(a.begin(0))
+	a.begin(1)
+	a.parked(1)
 }
 
 func TestAdmission_Refused(t *testing.T) {

@@ -6,6 +6,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -387,7 +388,7 @@ func (d *Door) Put(ctx context.Context, l history.Limit) error {
 	case l.Workflow == "":
 		return cay.Errorf(cay.Invalid, "a limit needs the name of a workflow")
 	case l.Concurrency < 0 || l.Rate < 0 || l.Concurrency == 0 && l.Rate == 0:
-		return cay.Errorf(cay.Invalid, "a limit needs a concurrency or a rate of at least 1")
+		return cay.Errorf(cay.Invalid, "a limit needs a concurrency or a rate of at least 1, not %d and %d", l.Concurrency, l.Rate)
 	case l.Rate > 0 && l.Period <= 0:
 		return cay.Errorf(cay.Invalid, "a rate of %d needs a period", l.Rate)
 	case l.Rate == 0 && l.Period != 0:
@@ -445,12 +446,13 @@ func (d *Door) Delete(ctx context.Context, project, workflow string) error {
 	}
 	if g := d.gate(name{project, workflow}); g != nil {
 		g.set(history.Limit{})
-		if err := d.release(ctx, g); err != nil {
-			return fmt.Errorf("the limit stays: %w", err)
-		}
+		err = d.release(ctx, g)
 	}
-	if err := d.cfg.Store.DeleteLimit(ctx, project, workflow); err != nil {
-		return err
+	if err == nil {
+		err = d.cfg.Store.DeleteLimit(ctx, project, workflow)
 	}
-	return d.reread(ctx)
+	if err != nil {
+		err = fmt.Errorf("the limit of workflow %s stays: %w", workflow, err)
+	}
+	return errors.Join(err, d.reread(ctx)) // a limit that stays is in force again
 }

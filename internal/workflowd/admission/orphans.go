@@ -19,9 +19,8 @@ const (
 const orphanReason = "the process that started the run died before it had published the run's first message"
 
 // Sweep cancels orphans until the engine ends: external runs that nobody will ever start,
-// because the process that created them died in between. Whoever called the SDK's start got
-// an error, or was never answered; an orphan is not started, because the caller may have
-// started another run instead. Each run is looked at once: a run with a message keeps it
+// because the process that created them died in between. The caller of the SDK's start got an
+// error or no answer, and may have started another run instead: so Sweep starts no orphan. Each run is looked at once: a run with a message keeps it
 // until it has started.
 func (d *Door) Sweep() {
 	if d == nil {

@@ -24,6 +24,9 @@ func (d *Door) release(ctx context.Context, g *gate) error {
 			return err
 		}
 	}
+	if d.cfg.Shared == nil && !g.backlog {
+		return nil
+	}
 	q := history.Query{
 		Project: g.name.project, Workflow: g.name.workflow, Statuses: []history.Status{history.Pending}, Ascending: true, Limit: pendingPage,
 	}
