@@ -81,6 +81,8 @@ func (w *worker) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
+func (w *worker) Check(context.Context, queue.Deployment) error { return nil }
+
 func (w *worker) Push(ctx context.Context, to queue.Deployment, m queue.Message) error {
 	w.say("delivered %s %s %d", m.Key, m.ID, m.Attempt)
 	switch {

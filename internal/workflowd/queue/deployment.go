@@ -159,7 +159,7 @@ func (d Deployment) sameAddress(o Deployment) bool { return d.URL == o.URL }
 
 // fallBackLocked looks for another process of a deployment whose app is gone.
 func (q *Queue) fallBackLocked(l *lane) {
-	if len(l.before) > 0 && (l.held || l.dep.URL == "") {
+	if len(l.before) > 0 && l.fallsBack() {
 		q.spawnLocked(func() { q.fallBack(l) })
 	}
 }
@@ -168,16 +168,28 @@ func (q *Queue) fallBackLocked(l *lane) {
 func (q *Queue) fallBack(l *lane) {
 	for q.ctx.Err() == nil {
 		q.mu.Lock()
-		n := len(l.before)
-		if n == 0 || !l.held && l.dep.URL != "" {
+		n, pusher := len(l.before), q.pusher
+		if n == 0 || pusher == nil || !l.fallsBack() {
 			q.mu.Unlock()
 			return
 		}
 		d := l.before[n-1]
 		l.before = l.before[:n-1]
 		q.mu.Unlock()
-		if !q.isApp(d) {
+		ctx, cancel := context.WithTimeout(q.ctx, dialPatience)
+		err := pusher.Check(ctx, d)
+		cancel()
+		if err != nil {
 			continue
+		}
+		q.mu.Lock()
+		late := !l.fallsBack() // a process has registered meanwhile
+		if late {
+			l.before = append(l.before, d)
+		}
+		q.mu.Unlock()
+		if late {
+			return
 		}
 		if _, err := q.Register(q.ctx, d); err != nil {
 			q.log.Warn("cannot return to an earlier address of an app", "deployment", d.ID, "url", d.URL, "error", err)
@@ -186,18 +198,8 @@ func (q *Queue) fallBack(l *lane) {
 	}
 }
 
-// isApp reports whether an app answers at an address. The Pusher may know better than to
-// connect.
-func (q *Queue) isApp(d Deployment) bool {
-	ctx, cancel := context.WithTimeout(q.ctx, dialPatience)
-	defer cancel()
-	if p, ok := q.cfg.Pusher.(interface {
-		Check(context.Context, Deployment) error
-	}); ok {
-		return p.Check(ctx, d) == nil
-	}
-	return answers(ctx, d.URL)
-}
+// fallsBack reports whether a deployment has no app at its address.
+func (l *lane) fallsBack() bool { return l.held || l.dep.URL == "" }
 
 // Working is called by the app's newest process with the receipts of the messages that it
 // still works on. All other leases of the deployment become void, because the app must

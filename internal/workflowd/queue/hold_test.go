@@ -319,29 +319,35 @@ func TestQueue_OtherAddress(t *testing.T) {
 	}
 }
 
-// A deployment with two processes gets its messages when the process that registered last ends,
-// whether that process says so or not.
+// A deployment with several processes gets its messages when the process that registered
+// last ends, whether that process says so or not. An address at which another program
+// answers by then gets none.
 func TestQueue_EarlierProcess(t *testing.T) {
 	for name, end := range map[string]func(*fixture){
-		"Deregistered": func(f *fixture) { checktest.OK(f, f.Deregister(f.Context(), project, "dpl_1", "s2")) },
-		"Killed":       func(f *fixture) { f.app.setDown(errRefused) },
+		"Deregistered": func(f *fixture) { checktest.OK(f, f.Deregister(f.Context(), project, "dpl_1", "s3")) },
+		"Killed":       func(f *fixture) { f.app.leave("http://127.0.0.1:3001") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			checktest.OK(t, err)
-			defer l.Close()
-			// This test runs in real time, because it dials the address.
+			// This test runs in real time, because the queue dials the addresses.
+			listen := func() (net.Listener, string) {
+				l := checktest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+				t.Cleanup(func() { l.Close() })
+				return l, "http://" + l.Addr().String()
+			}
+			firstListener, first := listen()
+			secondListener, second := listen()
 			f := &fixture{T: t, app: newApp(), path: t.TempDir() + "/workflows.db"}
+			f.app.other = second
 			f.open()
 			defer func() { f.close() }()
-			first := "http://" + l.Addr().String()
-			f.register("s1", func(d *queue.Deployment) { d.URL = first })
-			f.register("s2", func(d *queue.Deployment) { d.URL = "http://127.0.0.1:3001" })
-			checktest.Must(l.Accept())(f).Close() // the queue asks whether the first one is still there
+			at := func(url string) func(*queue.Deployment) { return func(d *queue.Deployment) { d.URL = url } }
+			f.register("s1", at(first))
+			f.register("s2", at(second))
+			checktest.Must(firstListener.Accept())(f).Close() // the queue asks whether the first one is still there
+			f.register("s3", at("http://127.0.0.1:3001"))
+			checktest.Must(secondListener.Accept())(f).Close()
 			end(f)
 			f.publish()
-			checktest.Must(l.Accept())(f).Close() // and asks again
-			f.app.setDown(nil)
 			if d := <-f.app.got; d.to.URL != first || d.to.Secret != "s1" {
 				f.Errorf("the message goes to %+v", d.to)
 			}

@@ -272,8 +272,8 @@ func (l *lane) dropLocked(it *item) {
 	delete(l.items, it.id)
 }
 
-// wantsLoadLocked reports whether messages have to be loaded, and when. They have to be if
-// memory has room for them, or has messages that are due later than they.
+// wantsLoadLocked reports whether the lane loads messages, and when: if memory has room, or
+// holds messages that are due later than the stored ones.
 func (l *lane) wantsLoadLocked() (at int64, ok bool) {
 	most := l.q.cfg.Loaded / 2
 	if l.loading || l.next == math.MaxInt64 || l.ready.n > most {

@@ -21,6 +21,8 @@ type Pusher interface {
 	// another error if the app answered with a status of 500 or above; a *ParkedError if
 	// the message was not sent, because it has to wait. People read the text of the error.
 	Push(ctx context.Context, to Deployment, m Message) error
+	// Check asks whether an app answers at the address of a deployment.
+	Check(ctx context.Context, d Deployment) error
 }
 
 // Errors that a Pusher wraps.
@@ -373,8 +375,8 @@ func (q *Queue) Forget(ctx context.Context, project, run string) error {
 }
 
 // Hasten makes the messages of a run due now, if they are not being delivered. Deliveries
-// of this process that are parked meanwhile are tried again at once. It returns the number
-// of messages that are due, and of those that are being delivered.
+// of this process that are parked meanwhile are tried again at once. Results: the number of
+// due messages, and the number of messages in delivery.
 func (q *Queue) Hasten(ctx context.Context, project, run string) (due, leased int, err error) {
 	q.mu.Lock()
 	for _, f := range q.flights {

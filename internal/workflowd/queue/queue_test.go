@@ -20,9 +20,11 @@ import (
 type app struct {
 	got chan *delivery
 
-	mu   sync.Mutex // guards the fields below
-	down error      // error of pushes while no app answers
-	n    int        // number of pushes
+	mu    sync.Mutex // guards the fields below
+	down  error      // error of pushes while no app answers
+	n     int        // number of pushes
+	other string     // an address at which another program answers
+	gone  string     // an address at which nothing answers
 }
 
 type delivery struct {
@@ -37,6 +39,9 @@ func (a *app) Push(ctx context.Context, to queue.Deployment, m queue.Message) er
 	a.mu.Lock()
 	a.n++
 	down := a.down
+	if to.URL == a.gone {
+		down = errRefused
+	}
 	a.mu.Unlock()
 	if down != nil {
 		return down
@@ -49,6 +54,23 @@ func (a *app) Push(ctx context.Context, to queue.Deployment, m queue.Message) er
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", queue.ErrBroken, ctx.Err())
 	}
+}
+
+// Check implements queue.Pusher.
+func (a *app) Check(_ context.Context, d queue.Deployment) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if d.URL == a.other {
+		return fmt.Errorf("no app answers at %s", d.URL)
+	}
+	return nil
+}
+
+// leave lets nothing answer at an address from now on.
+func (a *app) leave(address string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone = address
 }
 
 func (a *app) setDown(err error) {

@@ -107,6 +107,8 @@ type peer struct {
 }
 
 // Push hands a message to the test, which acknowledges it.
+func (p *peer) Check(context.Context, queue.Deployment) error { return nil }
+
 func (p *peer) Push(ctx context.Context, to queue.Deployment, m queue.Message) error {
 	p.got <- m
 	<-ctx.Done()
@@ -252,6 +254,8 @@ type acknowledger struct {
 	q    *queue.Queue
 	done chan struct{}
 }
+
+func (a *acknowledger) Check(context.Context, queue.Deployment) error { return nil }
 
 func (a *acknowledger) Push(ctx context.Context, to queue.Deployment, m queue.Message) error {
 	err := a.q.Acknowledge(ctx, "p", m.Receipt)
