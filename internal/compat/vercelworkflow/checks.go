@@ -103,7 +103,7 @@ func (h *handler) readCheck(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	text, err := h.checks.read(wait, project, r.PathValue("stream"))
 	if err != nil {
-		return cay.Errorf(cay.NotFound, "no app has answered to this health check")
+		return cay.Errorf(cay.NotFound, "no app has answered health check %.100s", r.PathValue("stream"))
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	_, err = w.Write(text)

@@ -351,8 +351,8 @@ func TestStreams(t *testing.T) {
 		}
 	}
 	put("a")
-	put("\x00\x00\x00\x01b\x00\x00\x00\x02cc", "X-Stream-Multi", "true")
-	put("") // no chunk
+	put("\x00\x00\x00\x01b\x00\x00\x00\x00\x00\x00\x00\x02cc", "X-Stream-Multi", "true") // with one without bytes
+	put("")                                                                              // no chunk
 	lost, err := http.NewRequestWithContext(t.Context(), "PUT", s.server.URL+serverBase+"/v2/runs/"+testRun+"/stream/"+name, io.NopCloser(strings.NewReader("")))
 	if err != nil {
 		t.Fatal(err)

@@ -88,7 +88,7 @@ func (h *handler) readChunks(w http.ResponseWriter, r *http.Request, limit int64
 		// body already, and repeats the request without it. A chunk without bytes would
 		// have readers wait for ever.
 		if r.ContentLength != 0 {
-			return nil, false, nil, cay.Errorf(cay.Invalid, "the write has no bytes: its client has lost them on a connection that broke")
+			return nil, false, nil, cay.Errorf(cay.Invalid, "the write to %.100s has no bytes: its client has lost them on a connection that broke", r.PathValue("stream"))
 		}
 		return nil, false, func() {}, nil
 	}
@@ -101,7 +101,9 @@ func (h *handler) readChunks(w http.ResponseWriter, r *http.Request, limit int64
 			free()
 			return nil, false, nil, cay.Errorf(cay.Invalid, "the chunks are cut short, or there are more than %d", maxChunks)
 		}
-		chunks, b = append(chunks, chunk), rest
+		if b = rest; len(chunk) > 0 {
+			chunks = append(chunks, chunk)
+		}
 	}
 	return chunks, false, free, nil
 }
