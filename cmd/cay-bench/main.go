@@ -1,6 +1,6 @@
 // Command cay-bench measures the machine that it runs on: cay as its users use it, beside
-// other programs that do the same work. It is a program of its own, so that the release has
-// no code for it; see package bench and docs/benchmarks.md.
+// other programs that do the same work. The release of cay does not
+// contain the benchmark; see package bench and docs/benchmarks.md.
 package main
 
 import (

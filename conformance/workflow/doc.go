@@ -13,6 +13,7 @@
 //	cli_test.go        the SDK's own command line
 //	e2e/               an app on Hono and on Next.js, for the checks of the SDK's end-to-end suite
 //	e2e_test.go        these checks, by the suite's names
+//	e2e_errors_test.go those of errors and retries
 //	example_test.go    examples/workflow-js, and how its runs, sandboxes and calls of models are linked
 //	agent/             WorkflowAgent of AI SDK 7, with a page
 //	chat_test.go       pages of both lines in a browser that reloads them

@@ -123,18 +123,24 @@ func (h *routes) handleImport(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-func (h *routes) handleFromSnapshot(w http.ResponseWriter, r *http.Request) error {
+// readParams reads the body of a request of a caller who may write. Errors: those of
+// mayWrite; invalid.
+func readParams(w http.ResponseWriter, r *http.Request, p interface{ Validate() error }) error {
 	if err := mayWrite(r.Context()); err != nil {
 		return err
 	}
-	var p sandbox.ImageSnapshotParams
 	if err := api.NoQuery(r); err != nil {
 		return err
 	}
-	if err := api.ReadJSON(w, r, &p); err != nil {
+	if err := api.ReadJSON(w, r, p); err != nil {
 		return err
 	}
-	if err := p.Validate(); err != nil {
+	return p.Validate()
+}
+
+func (h *routes) handleFromSnapshot(w http.ResponseWriter, r *http.Request) error {
+	var p sandbox.ImageSnapshotParams
+	if err := readParams(w, r, &p); err != nil {
 		return err
 	}
 	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
@@ -166,17 +172,8 @@ func (h *routes) handleExport(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *routes) handlePush(w http.ResponseWriter, r *http.Request) error {
-	if err := mayWrite(r.Context()); err != nil {
-		return err
-	}
 	var p sandbox.ImagePushParams
-	if err := api.NoQuery(r); err != nil {
-		return err
-	}
-	if err := api.ReadJSON(w, r, &p); err != nil {
-		return err
-	}
-	if err := p.Validate(); err != nil {
+	if err := readParams(w, r, &p); err != nil {
 		return err
 	}
 	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {

@@ -54,7 +54,7 @@ func run(in io.Reader, out io.Writer) error {
 // rect is a place in the picture, in pixels.
 type rect struct{ x, y, w, h int }
 
-// picture is what has been drawn so far.
+// picture holds the elements of the SVG, and the boxes that arrows can name.
 type picture struct {
 	width, height int
 	title         string

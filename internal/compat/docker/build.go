@@ -50,12 +50,10 @@ func (s *Server) handleBuild(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case s.builds <- struct{}{}:
-		defer func() { <-s.builds }()
-	default:
-		return failf(http.StatusTooManyRequests, "%d images are built; wait for one to be done", maxBuilds)
+	if err := s.beginBuild(); err != nil {
+		return err
 	}
+	defer s.endBuild()
 	dir, err := os.MkdirTemp("", "cay-build")
 	if err != nil {
 		return cay.Errorf(cay.Unavailable, "make a directory for the files of the build: %w", err)
@@ -85,6 +83,18 @@ func (s *Server) handleBuild(w http.ResponseWriter, r *http.Request) error {
 	}
 	return nil
 }
+
+// beginBuild takes one of the places of builds and loads; endBuild gives it back.
+func (s *Server) beginBuild() error {
+	select {
+	case s.builds <- struct{}{}:
+		return nil
+	default:
+		return failf(http.StatusTooManyRequests, "%d images are built or loaded; wait for one to be done", maxBuilds)
+	}
+}
+
+func (s *Server) endBuild() { <-s.builds }
 
 // readBuild reads the query of a build. notes say what is left out.
 func readBuild(r *http.Request) (b *Build, notes []string, err error) {

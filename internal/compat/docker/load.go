@@ -24,12 +24,10 @@ const (
 // handleLoad imports the images of an archive that "docker save" has written, each by
 // its names, and answers with a line for each name.
 func (s *Server) handleLoad(w http.ResponseWriter, r *http.Request) error {
-	select {
-	case s.builds <- struct{}{}:
-		defer func() { <-s.builds }()
-	default:
-		return failf(http.StatusTooManyRequests, "%d images are built or loaded; wait for one to be done", maxBuilds)
+	if err := s.beginBuild(); err != nil {
+		return err
 	}
+	defer s.endBuild()
 	f, err := os.CreateTemp("", "cay-load")
 	if err != nil {
 		return cay.Errorf(cay.Unavailable, "make a file for the archive: %w", err)
