@@ -404,7 +404,8 @@ func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, g
 		return errors.Join(err, d.Stop())
 	}
 	ready(d.URL(), d.GatewayURL())
-	debug.FreeOSMemory()   // three quarters of the heap are garbage of the start
+	debug.FreeOSMemory() // three quarters of the heap are garbage of the start
+	startCollector()
 	var gateway chan error // nil: never
 	if d.gateway != nil {
 		gateway = d.gateway.served
