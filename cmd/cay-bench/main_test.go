@@ -11,13 +11,14 @@ import (
 func TestRun_Usage(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"turtles":          `there is no suite "turtles"; there are sandbox, network, state, vercel, workflow, workflow-js`,
-		"sandbox sandbox":  "one suite at a time",
-		"--opponents all":  `--opponents "all" is neither auto nor none`,
-		"--n -1":           "--n -1 is negative",
-		"--steps 3":        "--steps 3 is less than 10",
-		"sandbox --turtle": "flag provided but not defined: -turtle",
-		"daemon --turtle":  "flag provided but not defined: -turtle",
+		"turtles":                `there is no suite "turtles"; there are sandbox, network, state, vercel, workflow, workflow-js`,
+		"sandbox sandbox":        "one suite at a time",
+		"--opponents all":        `--opponents "all" is neither auto nor none`,
+		"--n -1":                 "--n -1 is negative",
+		"--steps 3":              "--steps 3 is less than 10",
+		"sandbox --turtle":       "flag provided but not defined: -turtle",
+		"gateway --cpuprofile x": "writes no profile",
+		"daemon --turtle":        "flag provided but not defined: -turtle",
 	} {
 		var out, said bytes.Buffer
 		s := streams{strings.NewReader(""), &out, &said}

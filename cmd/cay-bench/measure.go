@@ -86,7 +86,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fl.StringVar(&o.workflows, "workflow-sdk", "conformance/workflow", "directory with a Workflow SDK of each line, in v4 and v5, for the suite workflow-js")
 	fl.StringVar(&o.postgres, "world-postgres", "bench/opponents/world-postgres", "directory with @workflow/world-postgres for the suite workflow-js")
 	fl.IntVar(&o.steps, "steps", 0, "steps of each run of the suite workflow-js (default: 80 of line 4, 200 of line 5)")
-	fl.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the daemon to this file")
+	fl.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the daemon to this `file`; not in the suite gateway, whose daemon writes none")
 	fl.BoolVar(&o.json, "json", false, "print the results as JSON")
 	var suites []string
 	for len(args) > 0 { // flags may follow the suite
@@ -111,6 +111,8 @@ func parse(args []string, out io.Writer) (options, error) {
 		return o, usagef("--steps %d is less than 10", o.steps)
 	case o.opponents != "auto" && o.opponents != "none":
 		return o, usagef("--opponents %q is neither auto nor none", o.opponents)
+	case o.cpuProfile != "" && len(suites) == 1 && suites[0] == "gateway":
+		return o, usagef("the suite gateway measures `cay serve`, which writes no profile; use `perf record` on its process")
 	}
 	if len(suites) == 1 {
 		o.suites = suites
