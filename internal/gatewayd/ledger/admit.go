@@ -17,14 +17,14 @@ import (
 // hold is an admitted call, and after Settle the record of that call on its way to the
 // disk.
 type hold struct {
-	book *Book
-	key  *key // nil for a token
+	memory *memory
+	key    *key // nil for a token
 
-	// Guarded by Book.mu, until the record is written:
+	// Guarded by memory.mu, until the record is written:
 	shares []share
 	few    [4]share // the array that shares starts in, to save an allocation
 	tokens int64
-	// length is the length of the record in Book.lines, set by Settle.
+	// length is the length of the record in queue.lines, set by Settle.
 	length int
 }
 
@@ -39,42 +39,42 @@ type share struct {
 var errFull = errors.New("too many requests are under way or wait for the disk")
 
 // Admit implements Ledger.
-func (b *Book) Admit(ctx context.Context, c *Caller, n Need) (Hold, error) {
-	h := &hold{book: b}
+func (m *memory) Admit(ctx context.Context, c *Caller, n Need) (Hold, error) {
+	h := &hold{memory: m}
 	if c.Key != nil {
-		if h.key = b.keys.byID(c.KeyID); h.key == nil {
+		if h.key = m.keys.byID(c.KeyID); h.key == nil {
 			return nil, unknownKey()
 		}
 	}
-	b.mu.Lock()
+	m.mu.Lock()
 	for {
 		var missing []spender
-		h.shares, missing = b.balancesOfLocked(h.few[:0], c)
+		h.shares, missing = m.balances.of(h.few[:0], c)
 		if len(missing) == 0 {
 			break
 		}
-		b.mu.Unlock()
-		if err := b.read(ctx, missing); err != nil {
+		m.mu.Unlock()
+		if err := m.read(ctx, missing); err != nil {
 			return nil, overloaded(err)
 		}
-		b.mu.Lock()
+		m.mu.Lock()
 	}
-	now := b.now()
-	if err := b.admitLocked(h, n, now); err != nil {
-		b.stats.Refused++
-		b.mu.Unlock()
+	now := m.now()
+	if err := m.admitLocked(h, n, now); err != nil {
+		m.stats.Refused++
+		m.mu.Unlock()
 		return nil, err
 	}
-	b.stats.Admitted++
-	b.open++
+	m.stats.Admitted++
+	m.open++
 	for i := range h.shares {
 		h.shares[i].balance.users++
 	}
-	err := b.awaitLocked(ctx, h)
+	err := m.awaitLocked(ctx, h)
 	if err != nil {
-		b.forgetLocked(h)
+		m.forgetLocked(h)
 	}
-	b.mu.Unlock()
+	m.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -82,13 +82,13 @@ func (b *Book) Admit(ctx context.Context, c *Caller, n Need) (Hold, error) {
 }
 
 // admitLocked takes what n needs, all of it or nothing.
-func (b *Book) admitLocked(h *hold, n Need, now time.Time) error {
+func (m *memory) admitLocked(h *hold, n Need, now time.Time) error {
 	switch {
-	case b.closed:
+	case m.closed:
 		return overloaded(errClosed)
-	case b.failure != nil:
-		return overloaded(b.failure)
-	case b.open+len(b.queue) >= b.opts.Queue:
+	case m.failure != nil:
+		return overloaded(m.failure)
+	case m.open+len(m.queue.holds) >= m.limit:
 		return overloaded(errFull)
 	}
 	if h.key != nil {
@@ -96,7 +96,7 @@ func (b *Book) admitLocked(h *hold, n Need, now time.Time) error {
 			return err
 		}
 	}
-	if err := b.reserveLocked(h, n, now); err != nil {
+	if err := m.reserveLocked(h, n, now); err != nil {
 		return err
 	}
 	if h.key != nil {
@@ -113,7 +113,7 @@ func (b *Book) admitLocked(h *hold, n Need, now time.Time) error {
 }
 
 // reserveLocked makes the shares of h those that n needs, or changes nothing.
-func (b *Book) reserveLocked(h *hold, n Need, now time.Time) error {
+func (m *memory) reserveLocked(h *hold, n Need, now time.Time) error {
 	for i := range h.shares {
 		s := &h.shares[i]
 		a := s.balance
@@ -145,26 +145,26 @@ func (b *Book) reserveLocked(h *hold, n Need, now time.Time) error {
 // awaitLocked releases the lock and waits until the database holds enough for h. A
 // committed group that includes all shares of h is enough, unless a period ended
 // meanwhile.
-func (b *Book) awaitLocked(ctx context.Context, h *hold) error {
+func (m *memory) awaitLocked(ctx context.Context, h *hold) error {
 	short := false
 	for i := range h.shares {
 		if s := &h.shares[i]; s.amount > 0 && !s.balance.gone && !s.balance.covered() {
 			short = true
-			b.markLocked(s.balance)
+			m.balances.mark(s.balance)
 		}
 	}
 	for short {
-		if b.ended {
+		if m.ended {
 			return overloaded(errClosed)
 		}
-		if b.waiting == nil {
-			b.waiting = &ticket{done: make(chan struct{})}
-			signal(b.urgent)
+		if m.waiting == nil {
+			m.waiting = &ticket{done: make(chan struct{})}
+			signal(m.urgent)
 		}
-		t := b.waiting
-		b.mu.Unlock()
-		err := b.await(ctx, t)
-		b.mu.Lock()
+		t := m.waiting
+		m.mu.Unlock()
+		err := t.await(ctx)
+		m.mu.Lock()
 		if err != nil {
 			return err
 		}
@@ -172,39 +172,18 @@ func (b *Book) awaitLocked(ctx context.Context, h *hold) error {
 		for i := range h.shares {
 			if s := &h.shares[i]; s.amount > 0 && s.period != s.balance.period {
 				s.period, short = s.balance.period, true
-				b.markLocked(s.balance)
+				m.balances.mark(s.balance)
 			}
 		}
 	}
 	return nil
 }
 
-// markLocked marks a balance to be written with the next group.
-func (b *Book) markLocked(a *balance) {
-	if !a.dirty {
-		a.dirty = true
-		b.dirty = append(b.dirty, a)
-	}
-}
-
-// await waits for a group to be written.
-func (b *Book) await(ctx context.Context, t *ticket) error {
-	select {
-	case <-t.done:
-		if t.err != nil {
-			return overloaded(t.err)
-		}
-		return nil
-	case <-ctx.Done():
-		return &hub.Error{Kind: hub.Canceled, Message: "the client left", Cause: ctx.Err()}
-	}
-}
-
 // forgetLocked undoes an admission.
-func (b *Book) forgetLocked(h *hold) {
-	b.open--
-	b.stats.Admitted--
-	b.stats.Refused++
+func (m *memory) forgetLocked(h *hold) {
+	m.open--
+	m.stats.Admitted--
+	m.stats.Refused++
 	for i := range h.shares {
 		s := &h.shares[i]
 		s.balance.open -= s.amount
@@ -219,20 +198,20 @@ func (b *Book) forgetLocked(h *hold) {
 
 // Raise implements Hold.
 func (h *hold) Raise(ctx context.Context, n Need) error {
-	b := h.book
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.failure != nil {
-		return overloaded(b.failure)
+	m := h.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failure != nil {
+		return overloaded(m.failure)
 	}
 	before := make([]gateway.Money, len(h.shares))
 	for i := range h.shares {
 		before[i] = h.shares[i].amount
 	}
-	if err := b.reserveLocked(h, n, b.now()); err != nil {
+	if err := m.reserveLocked(h, n, m.now()); err != nil {
 		return err
 	}
-	if err := b.awaitLocked(ctx, h); err != nil {
+	if err := m.awaitLocked(ctx, h); err != nil {
 		for i := range h.shares {
 			s := &h.shares[i]
 			s.balance.open += before[i] - s.amount
@@ -252,25 +231,25 @@ func (h *hold) Limits(head http.Header) {
 	if h.key == nil {
 		return
 	}
-	h.book.mu.Lock()
-	defer h.book.mu.Unlock()
-	h.key.fill(h.book.now())
+	h.memory.mu.Lock()
+	defer h.memory.mu.Unlock()
+	h.key.fill(h.memory.now())
 	h.key.rates.requests.headers(head, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests")
 	h.key.rates.tokens.headers(head, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens")
 }
 
 // Settle implements Hold.
 func (h *hold) Settle(r *gateway.Request) {
-	b := h.book
+	m := h.memory
 	if r.ID == "" {
 		r.ID = NewID()
 	}
 	line := encode(r)
 	defer lines.Put(line)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if h.length > 0 {
-		b.log.Error("a request was settled twice", "id", r.ID)
+		m.log.Error("a request was settled twice", "id", r.ID)
 		return
 	}
 	h.length = len(*line)
@@ -282,40 +261,40 @@ func (h *hold) Settle(r *gateway.Request) {
 		a.queued = a.queued.Plus(cost)
 		s.amount = cost
 		if cost > 0 || a.leased > 0 {
-			b.markLocked(a)
+			m.balances.mark(a)
 		}
 	}
 	if h.key != nil {
 		h.key.rates.running--
 		h.key.rates.tokens.take(r.Tokens.Input + r.Tokens.Output - h.tokens)
 	}
-	b.open--
-	if b.ended {
-		b.log.Error("a request ended after the ledger was closed; its record is lost, and what it held counts as spent", "id", r.ID)
+	m.open--
+	if m.ended {
+		m.log.Error("a request ended after the ledger was closed; its record is lost, and what it held counts as spent", "id", r.ID)
 		return
 	}
-	b.enqueueLocked(h, *line)
+	m.enqueueLocked(h, *line)
 }
 
 // Record stores the record of a request that was not admitted: the gateway refused the
 // request, or answered without a provider. Errors: Overloaded.
-func (b *Book) Record(r *gateway.Request) error {
+func (m *memory) Record(r *gateway.Request) error {
 	if r.ID == "" {
 		r.ID = NewID()
 	}
 	line := encode(r)
 	defer lines.Put(line)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
-	case b.closed:
+	case m.closed:
 		return overloaded(errClosed)
-	case b.failure != nil:
-		return overloaded(b.failure)
-	case b.open+len(b.queue) >= b.opts.Queue:
+	case m.failure != nil:
+		return overloaded(m.failure)
+	case m.open+len(m.queue.holds) >= m.limit:
 		return overloaded(errFull)
 	}
-	b.enqueueLocked(&hold{book: b, length: len(*line)}, *line)
+	m.enqueueLocked(&hold{memory: m, length: len(*line)}, *line)
 	return nil
 }
 
@@ -331,17 +310,15 @@ func encode(r *gateway.Request) *[]byte {
 
 // enqueueLocked queues a record for the next group. enqueueLocked copies line and keeps
 // no reference to the caller's memory.
-func (b *Book) enqueueLocked(h *hold, line []byte) {
-	b.queue = append(b.queue, h)
-	b.lines = append(b.lines, line...)
-	if err := b.tail.append(line); err != nil {
-		b.log.Warn("records are lost if the gateway dies before they are in the database", "error", err)
+func (m *memory) enqueueLocked(h *hold, line []byte) {
+	if err := m.queue.push(h, line); err != nil {
+		m.log.Warn("records are lost if the gateway dies before they are in the database", "error", err)
 	}
-	switch len(b.queue) {
+	switch len(m.queue.holds) {
 	case 1:
-		signal(b.lazy)
+		signal(m.lazy)
 	case groupSize:
-		signal(b.urgent)
+		signal(m.urgent)
 	}
 }
 

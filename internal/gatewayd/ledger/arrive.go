@@ -11,37 +11,37 @@ import (
 // against the key's concurrency limit and its requests per minute. A nil Arrival belongs
 // to a caller without rate limits.
 type Arrival struct {
-	book *Book
-	key  *key
-	here bool // it still has its place; guarded by Book.mu
+	memory *memory
+	key    *key
+	here   bool // it still has its place; guarded by memory.mu
 }
 
 // Arrive takes a concurrency slot for a request of c before the body is read, so that the
 // gateway reads only the headers of requests of a key that has reached its rates. Admit
 // takes over the slot if Need.Arrival is set; otherwise the caller must call Leave.
 // Errors: *hub.Error of the kinds RateLimited and Unauthenticated.
-func (b *Book) Arrive(c *Caller) (*Arrival, error) {
+func (m *memory) Arrive(c *Caller) (*Arrival, error) {
 	if c.Key == nil {
 		return nil, nil
 	}
-	k := b.keys.byID(c.KeyID)
+	k := m.keys.byID(c.KeyID)
 	if k == nil {
 		return nil, unknownKey()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
 	err := k.arrive(now)
 	if wait := k.rates.tokens.wait(1); err == nil && wait > 0 {
 		err = k.limited(wait, "has used the %d tokens it may use in a minute", k.k.TokensPerMinute)
 	}
 	if err != nil {
-		b.stats.Refused++
+		m.stats.Refused++
 		return nil, err
 	}
 	k.rates.running++
 	k.rates.requests.take(1)
-	return &Arrival{book: b, key: k, here: true}, nil
+	return &Arrival{memory: m, key: k, here: true}, nil
 }
 
 // Leave releases the slot, unless Admit has taken it over. The request stays counted in
@@ -56,8 +56,8 @@ func (a *Arrival) leave(requests int64) {
 	if a == nil {
 		return
 	}
-	a.book.mu.Lock()
-	defer a.book.mu.Unlock()
+	a.memory.mu.Lock()
+	defer a.memory.mu.Unlock()
 	if a.here {
 		a.here = false
 		a.key.rates.running--
@@ -65,7 +65,7 @@ func (a *Arrival) leave(requests int64) {
 	}
 }
 
-// arrive checks the key's concurrency and rates for one more request. Called with Book.mu
+// arrive checks the key's concurrency and rates for one more request. Called with memory.mu
 // held.
 func (k *key) arrive(now time.Time) error {
 	k.fill(now)

@@ -24,7 +24,7 @@ type definition struct {
 }
 
 // balance counts the spending of one spender that has a budget. All fields are guarded by
-// Book.mu.
+// memory.mu.
 //
 // An admitted amount is in open until the call is settled, in queued until the call's
 // record is durable, and then in spent. The database stores spent and held; held is an
@@ -50,7 +50,7 @@ type balance struct {
 	next       gateway.Money // becomes leased
 
 	period  int  // counts periods
-	dirty   bool // in Book.dirty
+	dirty   bool // in balances.dirty
 	users   int  // holds and queued records that point here
 	touched time.Time
 	gone    bool // its budget was deleted

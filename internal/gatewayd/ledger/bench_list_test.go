@@ -37,7 +37,7 @@ func benchmarkList(b *testing.B, n int) {
 		c := &Caller{TeamID: "t", ProjectID: fmt.Sprint("p", i%4)}
 		h, err := book.Admit(ctx, c, Need{Cost: cost, Tokens: 160})
 		for kindOf(err) == hub.Overloaded {
-			if err = book.flush(ctx, false); err == nil {
+			if err = book.writer.flush(ctx, false); err == nil {
 				h, err = book.Admit(ctx, c, Need{Cost: cost, Tokens: 160})
 			}
 		}
@@ -60,7 +60,7 @@ func benchmarkList(b *testing.B, n int) {
 		}
 		h.Settle(r)
 	}
-	if err := book.flush(ctx, false); err != nil {
+	if err := book.writer.flush(ctx, false); err != nil {
 		b.Fatal(err)
 	}
 	first, err := book.Requests(ctx, "t", "", gateway.RequestFilter{Limit: 1000})

@@ -73,7 +73,7 @@ func benchmarkAdmitSettle(b *testing.B, keys int) {
 				}
 				h, err := book.Admit(ctx, c, Need{Cost: 3 * cost, Tokens: 4000})
 				for kindOf(err) == hub.Overloaded { // without a provider's delay the queue may be full
-					if err = book.flush(ctx, false); err == nil {
+					if err = book.writer.flush(ctx, false); err == nil {
 						h, err = book.Admit(ctx, c, Need{Cost: 3 * cost, Tokens: 4000})
 					}
 				}
@@ -91,7 +91,7 @@ func benchmarkAdmitSettle(b *testing.B, keys int) {
 		})
 	}
 	wg.Wait()
-	if err := book.flush(ctx, false); err != nil {
+	if err := book.writer.flush(ctx, false); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")

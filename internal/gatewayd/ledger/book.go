@@ -3,12 +3,10 @@ package ledger
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/cayhq/cay/gateway"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
@@ -56,62 +54,30 @@ type Stats struct {
 // budget at least the amount that is admitted. Most calls find that the database holds
 // enough; a call that finds too little waits for the next group, which raises the held
 // amount. Open counts amounts that the last process held as spent, "unsettled".
+//
+// A Book consists of parts, which have the locks:
+//
+//	keyring   authenticates and manages keys   keys.mu, change (with budgets)
+//	budgets   sets and shows budgets           change
+//	memory    admits and settles calls         mu, the only lock of an admission
+//	records   lists and follows requests       feeds.mu
+//	keptIDs   owners of ids of providers       mu
+//	writer    writes memory to the database    none
+//	keeper    background work                  none
+//
+// A goroutine locks change before memory.mu and keys.mu, and memory.mu before feeds.mu.
+// keys.mu and keptIDs.mu are held with no further lock. No lock but change is held while
+// the database works.
 type Book struct {
-	store store
-	log   *slog.Logger
-	now   func() time.Time
-	opts  Options
-	auth  api.Authenticator
-	keys  keys
-	feeds feeds
-
-	mu       sync.Mutex // guards the following fields
-	teams    map[string]*teamBudgets
-	fallback *definition // the default budget of teams
-	dirty    []*balance  // to be written with the next group
-	balances int
-	queue    []*hold // settled, to be written
-	lines    []byte  // their records, in order
-	tail     *tail   // holds the queued records, too
-	open     int     // admitted, not settled
-	waiting  *ticket // the waiters for the next group; nil if there are none
-	failure  error   // error of the last commit, nil on success
-	closed   bool    // nothing is admitted any more
-	ended    bool    // nothing is written any more
-	stats    Stats
-
-	change sync.Mutex // held while definitions change, outside of mu
-
-	ids keptIDs // owners of ids that providers keep
-
-	// State of the writer goroutine; see writer.go.
-	urgent, lazy chan struct{} // room for one
-	flushes      chan chan error
-	stop, done   chan struct{}
-	commits      int64              // number of the last group; the writer's own
-	at           func(point string) // for tests that die there
-
-	// State of the keeper goroutine, which does background work when the gateway is idle;
-	// see keeper.go.
-	rested chan struct{}
-	unkeep context.CancelFunc
-}
-
-// teamBudgets holds the budgets of a team.
-type teamBudgets struct {
-	scopes [len(scopes)]scopeBudgets
-}
-
-type scopeBudgets struct {
-	own      map[string]*definition
-	fallback *definition // the default of the scope
-	balances map[string]*balance
-}
-
-// ticket lets callers wait for the commit of a group.
-type ticket struct {
-	done chan struct{}
-	err  error // once done is closed
+	*memory
+	*keyring
+	*budgets
+	*records
+	*keptIDs
+	store  store
+	log    *slog.Logger
+	writer *writer
+	keeper *keeper
 }
 
 // Open migrates d to this version's schema and returns its Book; a database must be
@@ -131,32 +97,48 @@ func Open(ctx context.Context, d *db.DB, o Options) (*Book, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Book{
-		store: s, log: o.Logger.With("component", "ledger"), now: o.Now, opts: o, auth: o.Accounts,
-		teams: make(map[string]*teamBudgets), urgent: make(chan struct{}, 1), lazy: make(chan struct{}, 1),
-		flushes: make(chan chan error), stop: make(chan struct{}), done: make(chan struct{}), at: func(string) {}, rested: make(chan struct{}),
-	}
+	b := assemble(s, o)
 	if o.Tail != "" {
-		if b.tail, err = openTail(o.Tail); err != nil {
+		if b.queue.tail, err = openTail(o.Tail); err != nil {
 			return nil, err
 		}
 	}
 	if err := b.begin(ctx); err != nil {
-		return nil, errors.Join(err, b.tail.close())
+		return nil, errors.Join(err, b.queue.close())
 	}
 	kept, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	b.unkeep = cancel
-	go b.write()
-	go func() {
-		defer close(b.rested)
-		b.keep(kept)
-	}()
+	b.keeper.cancel = cancel
+	go b.writer.run()
+	go b.keeper.run(kept)
 	return b, nil
 }
 
+// assemble connects the parts of a Book.
+func assemble(s store, o Options) *Book {
+	log, ks, fs := o.Logger.With("component", "ledger"), new(keys), new(feeds)
+	m := &memory{
+		store: s, log: log, now: o.Now, keys: ks, feeds: fs, limit: o.Queue, urgent: make(chan struct{}, 1), lazy: make(chan struct{}, 1),
+		balances: balances{teams: make(map[string]*teamBudgets)},
+	}
+	w := &writer{
+		memory: m, store: s, now: o.Now, flushes: make(chan chan error), stop: make(chan struct{}), done: make(chan struct{}), at: func(string) {},
+	}
+	change := new(sync.Mutex)
+	return &Book{
+		memory:  m,
+		keyring: &keyring{keys: ks, memory: m, store: s, writer: w, now: o.Now, auth: o.Accounts, change: change},
+		budgets: &budgets{memory: m, store: s, writer: w, now: o.Now, change: change},
+		records: &records{store: s, writer: w, feeds: fs, now: o.Now},
+		keptIDs: &keptIDs{store: s, log: log, now: o.Now},
+		store:   s, log: log, writer: w,
+		keeper: &keeper{memory: m, store: s, writer: w, log: log, now: o.Now, retention: o.Retention, done: make(chan struct{})},
+	}
+}
+
 // begin recovers the records of the last process and makes memory and database agree.
+// begin runs before any goroutine of the Book, so it takes no lock.
 func (b *Book) begin(ctx context.Context) error {
-	brought, err := b.recover(ctx)
+	brought, err := b.queue.tail.recover(ctx, b.store, b.log)
 	if err != nil {
 		return err
 	}
@@ -176,7 +158,7 @@ func (b *Book) load(ctx context.Context) error {
 		b.log.WarnContext(ctx, "requests were under way when the gateway died; what they may have cost counts as spent",
 			"team", u.id.team, "scope", u.id.scope, "ref", u.id.ref, "dollars", u.held.String())
 	}
-	if b.commits, err = b.store.commits(ctx); err != nil {
+	if b.writer.commits, err = b.store.commits(ctx); err != nil {
 		return err
 	}
 	if b.stats.Journal, err = b.store.journal(ctx); err != nil {
@@ -186,13 +168,13 @@ func (b *Book) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.keys.load(all)
+	b.keyring.keys.load(all)
 	defs, err := b.store.definitions(ctx)
 	if err != nil {
 		return err
 	}
 	for id, def := range defs {
-		b.defineLocked(id, def)
+		b.balances.define(id, def)
 	}
 	return nil
 }
@@ -200,166 +182,16 @@ func (b *Book) load(ctx context.Context) error {
 // Close writes the queue and releases the amounts that budgets hold. The caller should
 // settle all calls before; amounts of unsettled calls count as spent at the next Open.
 func (b *Book) Close() error {
-	b.mu.Lock()
-	closed := b.closed
-	b.closed = true
-	b.mu.Unlock()
+	closed := b.memory.shut()
 	b.EndFeeds()
 	if !closed {
-		b.unkeep()
-		close(b.stop)
+		b.keeper.cancel()
+		close(b.writer.stop)
 	}
-	<-b.rested
-	b.ids.close()
-	<-b.done
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	err := b.tail.close()
-	b.tail = nil
-	if n := len(b.queue); n > 0 {
-		return errors.Join(fmt.Errorf("%d records of requests were not written: %w", n, b.failure), err)
-	}
-	return err
-}
-
-// Stats returns the counters.
-func (b *Book) Stats() Stats {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.stats
-	s.Open, s.Queued = b.open, len(b.queue)
-	return s
-}
-
-// Err returns why the Book cannot record requests at present, or nil.
-func (b *Book) Err() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.failure
-}
-
-// teamLocked returns a team's budgets.
-func (b *Book) teamLocked(id string) *teamBudgets {
-	t := b.teams[id]
-	if t == nil {
-		t = new(teamBudgets)
-		b.teams[id] = t
-	}
-	return t
-}
-
-// findLocked returns the balance of a spender. a is nil if no budget applies; missing is
-// true if a budget applies whose spending has to be read from the database first.
-func (b *Book) findLocked(t *teamBudgets, scope int, ref string) (a *balance, missing bool) {
-	if ref == "" {
-		return nil, false
-	}
-	s := &t.scopes[scope]
-	if a = s.balances[ref]; a != nil {
-		return a, false
-	}
-	return nil, s.definition(ref, scope, b) != nil
-}
-
-// definition returns the budget that applies to ref, nil if there is none.
-func (s *scopeBudgets) definition(ref string, scope int, b *Book) *definition {
-	if def := s.own[ref]; def != nil {
-		return def
-	}
-	if scopes[scope] == gateway.ScopeTeam {
-		return b.fallback
-	}
-	return s.fallback
-}
-
-// balancesOfLocked appends to dst the balances that a call of c is charged to, and
-// returns the spenders whose balances have to be read first.
-func (b *Book) balancesOfLocked(dst []share, c *Caller) (_ []share, missing []spender) {
-	t := b.teams[c.TeamID]
-	if t == nil {
-		if b.fallback == nil {
-			return dst, nil
-		}
-		t = b.teamLocked(c.TeamID)
-	}
-	one := func(scope int, ref string) {
-		a, miss := b.findLocked(t, scope, ref)
-		if miss {
-			missing = append(missing, spender{c.TeamID, scopes[scope], ref})
-		}
-		if a != nil {
-			dst = append(dst, share{balance: a})
-		}
-	}
-	one(0, c.TeamID)
-	one(1, c.ProjectID)
-	one(2, c.KeyID)
-	one(3, c.User)
-	for i, tag := range c.Tags {
-		if !contains(c.Tags[:i], tag) {
-			one(4, tag)
-		}
-	}
-	return dst, missing
-}
-
-func contains(tags []string, tag string) bool {
-	for _, t := range tags {
-		if t == tag {
-			return true
-		}
-	}
-	return false
-}
-
-// read loads balances into memory.
-func (b *Book) read(ctx context.Context, ids []spender) error {
-	for _, id := range ids {
-		row, err := b.store.spending(ctx, id)
-		if err != nil {
-			return err
-		}
-		b.mu.Lock()
-		b.addLocked(id, row)
-		b.mu.Unlock()
-	}
-	return nil
-}
-
-// addLocked adds the balance of id; row is its row in the database, nil if there is no
-// row. addLocked returns nil if no budget applies to id any more.
-func (b *Book) addLocked(id spender, row *spending) *balance {
-	scope := scopeIndex(id.scope)
-	s := &b.teamLocked(id.team).scopes[scope]
-	if a := s.balances[id.ref]; a != nil {
-		return a // another goroutine has added it meanwhile
-	}
-	def := s.definition(id.ref, scope, b)
-	if def == nil {
-		return nil
-	}
-	now := b.now()
-	a := &balance{id: id, def: def, touched: now}
-	if row != nil {
-		a.since, a.spent, a.unsettled, a.alerted, a.leased = row.since, row.spent, row.unsettled, row.alerted, row.held
-	} else if a.since = periodStart(def.Period, now); def.createdAt.After(a.since) {
-		a.since = def.createdAt
-	}
-	if s.balances == nil {
-		s.balances = make(map[string]*balance)
-	}
-	s.balances[id.ref] = a
-	b.balances++
-	return a
-}
-
-func scopeIndex(s gateway.Scope) int {
-	for i, known := range scopes {
-		if s == known {
-			return i
-		}
-	}
-	return -1
+	<-b.keeper.done
+	b.keptIDs.close()
+	<-b.writer.done
+	return b.memory.close()
 }
 
 // overloaded returns the error for calls that cannot be recorded.

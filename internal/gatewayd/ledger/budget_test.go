@@ -238,7 +238,7 @@ func TestBudget_Alerts(t *testing.T) {
 	spend := func(m gateway.Money, alerts int64) {
 		t.Helper()
 		f.admit(caller(), cost(m)).Settle(request(caller(), m))
-		checktest.OK(t, f.flush(t.Context(), false))
+		checktest.OK(t, f.writer.flush(t.Context(), false))
 		if got := f.Stats().Alerts; got != alerts {
 			t.Errorf("%d alerts after %s more, want %d", got, m, alerts)
 		}
@@ -364,7 +364,7 @@ func TestBudget_IdleGivesBack(t *testing.T) {
 	f := setup(t)
 	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: gateway.Dollar})
 	f.admit(caller(), cost(cent)).Settle(request(caller(), cent))
-	checktest.OK(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.writer.flush(t.Context(), false))
 	held := func() gateway.Money {
 		sp, err := f.store.spending(t.Context(), spender{"team", gateway.ScopeTeam, "team"})
 		checktest.OK(t, err)
@@ -375,7 +375,7 @@ func TestBudget_IdleGivesBack(t *testing.T) {
 	}
 	f.clock.add(time.Minute)
 	f.sweep()
-	checktest.OK(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.writer.flush(t.Context(), false))
 	if got := held(); got != 0 {
 		t.Errorf("%s is held after a minute", got)
 	}

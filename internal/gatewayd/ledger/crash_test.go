@@ -52,14 +52,14 @@ func crashChild(dir string) {
 		n, err := strconv.ParseInt(times, 10, 64)
 		must(err)
 		at.Store(n)
-		b.mu.Lock() // the writer reads it after it has taken the lock
-		b.at = func(p string) {
+		b.memory.mu.Lock() // the writer reads it after it has taken the lock
+		b.writer.at = func(p string) {
 			if p == point && at.Add(-1) == 0 {
 				_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 				select {}
 			}
 		}
-		b.mu.Unlock()
+		b.memory.mu.Unlock()
 	}
 	var out sync.Mutex
 	say := func(format string, args ...any) {

@@ -81,7 +81,7 @@ func TestDiskFull(t *testing.T) {
 	checktest.Code(t, err, cay.NoSpace)
 
 	checktest.OK(t, os.Remove(filler))
-	checktest.OK(t, b.flush(ctx, true))
+	checktest.OK(t, b.writer.flush(ctx, true))
 	h, err := b.Admit(ctx, caller(), cost(cent))
 	checktest.OK(t, err)
 	h.Settle(request(caller(), cent))
@@ -111,7 +111,7 @@ func TestQueueFull(t *testing.T) {
 	for _, h := range holds {
 		h.Settle(request(caller(), 0))
 	}
-	checktest.OK(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.writer.flush(t.Context(), false))
 	checktest.OK(t, f.Record(request(caller(), 0)))
 	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
 	checktest.OK(t, err)
@@ -151,13 +151,13 @@ func TestAdmit_Canceled(t *testing.T) {
 	f.budget(gateway.ScopeTeam, "team", gateway.BudgetParams{Limit: gateway.Dollar})
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	f.mu.Lock()
-	f.at = func(point string) {
+	f.memory.mu.Lock()
+	f.writer.at = func(point string) {
 		if point == "before commit" {
 			once.Do(func() { close(reached); <-goOn })
 		}
 	}
-	f.mu.Unlock()
+	f.memory.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -185,15 +185,15 @@ func TestAdmit_WhileCommitting(t *testing.T) {
 	h := f.admit(caller(), cost(100)) // 100 and a stock of 10 are held
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	f.mu.Lock()
-	f.at = func(point string) {
+	f.memory.mu.Lock()
+	f.writer.at = func(point string) {
 		if point == "before commit" {
 			once.Do(func() { close(reached); <-goOn })
 		}
 	}
-	f.mu.Unlock()
+	f.memory.mu.Unlock()
 	h.Settle(request(caller(), 40))
-	go func() { _ = f.flush(context.Background(), false) }() // the group reports the error
+	go func() { _ = f.writer.flush(context.Background(), false) }() // the group reports the error
 	<-reached
 	// Before the commit 110 units are held, and 40 of them are queued; after the commit
 	// 10 are held.
@@ -225,9 +225,9 @@ func goOnAfter(f *fixture) <-chan struct{} {
 	go func() {
 		defer close(c)
 		for f.t.Context().Err() == nil {
-			f.mu.Lock()
+			f.memory.mu.Lock()
 			waiting := f.waiting != nil
-			f.mu.Unlock()
+			f.memory.mu.Unlock()
 			if waiting {
 				return
 			}

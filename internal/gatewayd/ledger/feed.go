@@ -22,7 +22,7 @@ const (
 
 // feeds is the set of feeds to wake when records become durable.
 type feeds struct {
-	mu     sync.Mutex // guards the following fields; locked after Book.mu
+	mu     sync.Mutex // guards the following fields; locked after memory.mu
 	all    map[*Feed]struct{}
 	closed bool
 }
@@ -36,12 +36,55 @@ func (f *feeds) wake() {
 	}
 }
 
+// again signals one feed, unless it has ended.
+func (f *feeds) again(feed *Feed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, open := f.all[feed]; open {
+		signal(feed.woken)
+	}
+}
+
+// add adds a feed. Errors: unavailable (too many feeds, or end was called).
+func (f *feeds) add(feed *Feed) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.closed:
+		return cay.Errorf(cay.Unavailable, "the gateway is stopping")
+	case len(f.all) >= maxFeeds:
+		return cay.Errorf(cay.Unavailable, "there are %d clients that follow requests; try again later", maxFeeds)
+	}
+	if f.all == nil {
+		f.all = make(map[*Feed]struct{})
+	}
+	f.all[feed] = struct{}{}
+	return nil
+}
+
+func (f *feeds) remove(feed *Feed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.all, feed)
+}
+
+// end ends all feeds, and refuses new ones.
+func (f *feeds) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for feed := range f.all {
+		delete(f.all, feed)
+		close(feed.woken)
+	}
+}
+
 // Feed reads records in the order in which they became durable, and waits for more. No
 // records are queued for a feed: the writer wakes the feed, which reads the table from
 // its last position, so that a slow client costs no memory and misses nothing. A Feed
 // must be used by one goroutine.
 type Feed struct {
-	book          *Book
+	records       *records
 	team, project string
 	filter        gateway.RequestFilter
 	seq           int64 // position of the last record looked at
@@ -53,28 +96,15 @@ type Feed struct {
 // selects (f's times, limit and cursor are ignored). The feed begins after the record
 // with the id after, or now if after is empty or the record does not exist. The caller
 // must Close the feed. Errors: unavailable (too many feeds, or the book is closed).
-func (b *Book) Follow(ctx context.Context, team, project string, f gateway.RequestFilter, after string) (*Feed, error) {
+func (r *records) Follow(ctx context.Context, team, project string, f gateway.RequestFilter, after string) (*Feed, error) {
 	f.Since, f.Until = time.Time{}, time.Time{}
-	feed := &Feed{book: b, team: team, project: project, filter: f, woken: make(chan struct{}, 1)}
-	b.feeds.mu.Lock()
-	full := len(b.feeds.all) >= maxFeeds
-	if !full && !b.feeds.closed {
-		if b.feeds.all == nil {
-			b.feeds.all = make(map[*Feed]struct{})
-		}
-		b.feeds.all[feed] = struct{}{}
+	feed := &Feed{records: r, team: team, project: project, filter: f, woken: make(chan struct{}, 1)}
+	if err := r.feeds.add(feed); err != nil {
+		return nil, err
 	}
-	closed := b.feeds.closed
-	b.feeds.mu.Unlock()
-	switch {
-	case closed:
-		return nil, cay.Errorf(cay.Unavailable, "the gateway is stopping")
-	case full:
-		return nil, cay.Errorf(cay.Unavailable, "there are %d clients that follow requests; try again later", maxFeeds)
-	}
-	err := b.flush(ctx, true)
+	err := r.writer.flush(ctx, true)
 	if err == nil {
-		feed.seq, err = b.store.position(ctx, team, project, after)
+		feed.seq, err = r.store.position(ctx, team, project, after)
 	}
 	if err != nil {
 		feed.Close()
@@ -114,35 +144,19 @@ func (f *Feed) read(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := f.book.fold(ctx, 0); err != nil {
+	if err := f.records.writer.fold(ctx, 0); err != nil {
 		return err
 	}
-	more, err := f.book.store.after(ctx, f)
+	more, err := f.records.store.after(ctx, f)
 	if more {
-		f.book.feeds.mu.Lock()
-		if _, open := f.book.feeds.all[f]; open {
-			signal(f.woken)
-		}
-		f.book.feeds.mu.Unlock()
+		f.records.feeds.again(f)
 	}
 	return err
 }
 
 // Close ends the feed. Close does not interrupt a running Next; cancel its ctx.
-func (f *Feed) Close() {
-	f.book.feeds.mu.Lock()
-	defer f.book.feeds.mu.Unlock()
-	delete(f.book.feeds.all, f)
-}
+func (f *Feed) Close() { f.records.feeds.remove(f) }
 
 // EndFeeds ends all feeds and refuses new ones, because a stopping server would otherwise
 // wait for their clients.
-func (b *Book) EndFeeds() {
-	b.feeds.mu.Lock()
-	defer b.feeds.mu.Unlock()
-	b.feeds.closed = true
-	for feed := range b.feeds.all {
-		delete(b.feeds.all, feed)
-		close(feed.woken)
-	}
-}
+func (r *records) EndFeeds() { r.feeds.end() }

@@ -139,7 +139,7 @@ func TestFeed_Ends(t *testing.T) {
 	}
 	_, err = f.Follow(t.Context(), "team", "", gateway.RequestFilter{}, "")
 	checktest.Code(t, err, cay.Unavailable)
-	if len(f.feeds.all) != 0 {
+	if len(f.records.feeds.all) != 0 {
 		t.Error("feeds are left")
 	}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"log/slog"
 	"time"
 )
 
@@ -22,8 +23,23 @@ const (
 	pruneEvery = 10 * time.Minute
 )
 
-// keep is the keeper goroutine, which runs background work when the gateway is idle.
-func (b *Book) keep(ctx context.Context) {
+// keeper does background work when the gateway is idle: it moves records from the journal
+// to the table of requests, makes idle budgets release their held amounts, and deletes
+// old records and ids.
+type keeper struct {
+	memory    *memory
+	store     store
+	writer    *writer
+	log       *slog.Logger
+	now       func() time.Time
+	retention time.Duration      // of records; 0: forever
+	cancel    context.CancelFunc // ends the goroutine
+	done      chan struct{}      // closed when the goroutine has ended
+}
+
+// run is the keeper goroutine, which runs background work when the gateway is idle.
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	var recorded int64
@@ -34,11 +50,11 @@ func (b *Book) keep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		recorded = b.rest(ctx, recorded)
-		if now := b.now(); now.Sub(pruned) >= pruneEvery {
+		recorded = k.rest(ctx, recorded)
+		if now := k.now(); now.Sub(pruned) >= pruneEvery {
 			pruned = now
-			if err := b.prune(ctx); err != nil && ctx.Err() == nil {
-				b.log.ErrorContext(ctx, "what is too old was not deleted", "error", err)
+			if err := k.prune(ctx); err != nil && ctx.Err() == nil {
+				k.log.ErrorContext(ctx, "what is too old was not deleted", "error", err)
 			}
 		}
 	}
@@ -46,68 +62,27 @@ func (b *Book) keep(ctx context.Context) {
 
 // rest runs one round of background work, and returns the number of records recorded so
 // far.
-func (b *Book) rest(ctx context.Context, before int64) int64 {
-	b.sweep()
-	s := b.Stats()
+func (k *keeper) rest(ctx context.Context, before int64) int64 {
+	k.memory.sweep()
+	s := k.memory.Stats()
 	var err error
 	switch {
 	case s.Journal > maxJournal:
-		err = b.fold(ctx, maxJournal*9/10)
+		err = k.writer.fold(ctx, maxJournal*9/10)
 	case s.Journal > 0 && s.Recorded-before < fewRecords:
-		err = b.fold(ctx, 0)
+		err = k.writer.fold(ctx, 0)
 	}
 	if err != nil && ctx.Err() == nil {
-		b.log.ErrorContext(ctx, "records were not brought to the table of requests; they are safe in the journal", "error", err)
+		k.log.ErrorContext(ctx, "records were not brought to the table of requests; they are safe in the journal", "error", err)
 	}
 	return s.Recorded
 }
 
-// sweep makes idle balances release their held amounts, and drops idle balances from
-// memory if there are too many.
-func (b *Book) sweep() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.now()
-	for _, t := range b.teams {
-		for i := range t.scopes {
-			s := &t.scopes[i]
-			for ref, a := range s.balances {
-				switch {
-				case a.users > 0 || now.Sub(a.touched) < idleAfter || a.dirty || a.committing:
-				case a.leased > 0:
-					b.markLocked(a)
-					signal(b.lazy)
-				case b.balances > maxAccounts:
-					delete(s.balances, ref)
-					b.balances--
-				}
-			}
-		}
-	}
-}
-
-// fold moves records from the journal to the table of requests until at most left remain.
-func (b *Book) fold(ctx context.Context, left int) error {
-	for {
-		n, err := b.store.fold(ctx)
-		if err != nil {
-			return err
-		}
-		b.mu.Lock()
-		b.stats.Journal -= n
-		enough := n == 0 || b.stats.Journal <= left
-		b.mu.Unlock()
-		if enough {
-			return nil
-		}
-	}
-}
-
 // prune deletes expired records in small batches.
-func (b *Book) prune(ctx context.Context) error {
-	now := b.now()
+func (k *keeper) prune(ctx context.Context) error {
+	now := k.now()
 	for {
-		n, err := b.store.pruneKept(ctx, now.Add(-keptFor), maxKept)
+		n, err := k.store.pruneKept(ctx, now.Add(-keptFor), maxKept)
 		if err != nil {
 			return err
 		}
@@ -115,14 +90,14 @@ func (b *Book) prune(ctx context.Context) error {
 			break
 		}
 	}
-	if b.opts.Retention <= 0 {
+	if k.retention <= 0 {
 		return nil
 	}
-	if err := b.flush(ctx, true); err != nil {
+	if err := k.writer.flush(ctx, true); err != nil {
 		return err
 	}
 	for {
-		n, err := b.store.pruneRequests(ctx, now.Add(-b.opts.Retention))
+		n, err := k.store.pruneRequests(ctx, now.Add(-k.retention))
 		if err != nil || n == 0 {
 			return err
 		}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"crypto/sha256"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -35,9 +36,14 @@ type keptRow struct {
 	at time.Time
 }
 
-// keptIDs queues the ids that are not yet on disk.
+// keptIDs knows the owners of ids that providers keep, and queues the ids that are not
+// yet on disk.
 type keptIDs struct {
-	mu      sync.Mutex // guards the following fields
+	store store
+	log   *slog.Logger
+	now   func() time.Time
+
+	mu      sync.Mutex // guards the following fields; taken with no other lock held
 	pending map[[32]byte]keptRow
 	writing bool
 	closed  bool
@@ -49,27 +55,27 @@ func hashOf(provider, id string) [32]byte { return sha256.Sum256([]byte(provider
 
 // Keep records that c owns the ids that a provider keeps. Keep does not wait for the
 // disk, but Whose finds the ids at once.
-func (b *Book) Keep(c *Caller, provider string, tokens int64, all []string) {
-	row := keptRow{Kept{c.TeamID, c.ProjectID, tokens}, b.now()}
-	b.ids.mu.Lock()
-	defer b.ids.mu.Unlock()
-	if b.ids.pending == nil {
-		b.ids.pending = make(map[[32]byte]keptRow)
+func (k *keptIDs) Keep(c *Caller, provider string, tokens int64, all []string) {
+	row := keptRow{Kept{c.TeamID, c.ProjectID, tokens}, k.now()}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pending == nil {
+		k.pending = make(map[[32]byte]keptRow)
 	}
 	for _, id := range all {
-		if len(b.ids.pending) >= maxPending {
-			b.ids.lost++
+		if len(k.pending) >= maxPending {
+			k.lost++
 			continue
 		}
 		h := hashOf(provider, id)
-		if known, ok := b.ids.pending[h]; !ok || known.TeamID == c.TeamID && known.ProjectID == c.ProjectID {
-			b.ids.pending[h] = row
+		if known, ok := k.pending[h]; !ok || known.TeamID == c.TeamID && known.ProjectID == c.ProjectID {
+			k.pending[h] = row
 		}
 	}
-	if !b.ids.writing && !b.ids.closed {
-		b.ids.writing = true
-		b.ids.done.Add(1)
-		go b.writeIDs()
+	if !k.writing && !k.closed {
+		k.writing = true
+		k.done.Add(1)
+		go k.write()
 	}
 }
 
@@ -82,57 +88,57 @@ func (k *keptIDs) close() {
 }
 
 // Whose returns the owner of a provider's id, nil if the id is unknown.
-func (b *Book) Whose(ctx context.Context, provider, id string) (*Kept, error) {
+func (k *keptIDs) Whose(ctx context.Context, provider, id string) (*Kept, error) {
 	h := hashOf(provider, id)
-	b.ids.mu.Lock()
-	row, ok := b.ids.pending[h]
-	b.ids.mu.Unlock()
+	k.mu.Lock()
+	row, ok := k.pending[h]
+	k.mu.Unlock()
 	if ok {
 		return &row.Kept, nil
 	}
-	k, err := b.store.kept(ctx, h)
+	kept, err := k.store.kept(ctx, h)
 	if err != nil {
 		return nil, overloaded(err)
 	}
-	return k, nil
+	return kept, nil
 }
 
-// writeIDs writes pending ids until the queue is empty. Ids that cannot be written stay
+// write writes pending ids until the queue is empty. Ids that cannot be written stay
 // in memory until the process ends.
-func (b *Book) writeIDs() {
-	defer b.ids.done.Done()
+func (k *keptIDs) write() {
+	defer k.done.Done()
 	ctx := context.Background()
 	for {
 		group := make(map[[32]byte]keptRow)
-		b.ids.mu.Lock()
-		for h, row := range b.ids.pending {
+		k.mu.Lock()
+		for h, row := range k.pending {
 			if group[h] = row; len(group) == keptGroup {
 				break
 			}
 		}
-		if lost := b.ids.lost; lost > 0 {
-			b.ids.lost = 0
-			b.log.Warn("too many ids of providers wait for the disk; those who have made them cannot use them", "ids", lost)
+		if lost := k.lost; lost > 0 {
+			k.lost = 0
+			k.log.Warn("too many ids of providers wait for the disk; those who have made them cannot use them", "ids", lost)
 		}
 		if len(group) == 0 {
-			b.ids.writing = false
-			b.ids.mu.Unlock()
+			k.writing = false
+			k.mu.Unlock()
 			return
 		}
-		b.ids.mu.Unlock()
-		err := b.store.keep(ctx, group)
-		b.ids.mu.Lock()
+		k.mu.Unlock()
+		err := k.store.keep(ctx, group)
+		k.mu.Lock()
 		if err != nil {
-			b.ids.writing = false // the next Keep tries again
-			b.ids.mu.Unlock()
-			b.log.Error("whose ids of providers are could not be written", "error", err)
+			k.writing = false // the next Keep tries again
+			k.mu.Unlock()
+			k.log.Error("whose ids of providers are could not be written", "error", err)
 			return
 		}
 		for h, row := range group {
-			if b.ids.pending[h] == row {
-				delete(b.ids.pending, h)
+			if k.pending[h] == row {
+				delete(k.pending, h)
 			}
 		}
-		b.ids.mu.Unlock()
+		k.mu.Unlock()
 	}
 }

@@ -53,10 +53,10 @@ func TestKept_Bounded(t *testing.T) {
 		all = append(all, fmt.Sprint("id_", i))
 	}
 	f.Keep(caller(), "p", 1, all)
-	f.Book.ids.done.Wait()
+	f.keptIDs.done.Wait()
 	f.clock.add(time.Hour)
 	f.Keep(caller(), "p", 1, []string{"late"})
-	f.Book.ids.done.Wait()
+	f.keptIDs.done.Wait()
 	count := func() (n int) {
 		checktest.OK(t, f.db.QueryRow(t.Context(), `SELECT count(*) FROM gateway_kept`).Scan(&n))
 		return n
@@ -68,19 +68,19 @@ func TestKept_Bounded(t *testing.T) {
 		t.Errorf("%v: %d are left, want the newest", err, count())
 	}
 	f.clock.add(keptFor + time.Second)
-	checktest.OK(t, f.prune(t.Context()))
+	checktest.OK(t, f.keeper.prune(t.Context()))
 	if n := count(); n != 0 {
 		t.Errorf("%d are left", n)
 	}
-	f.Book.ids.mu.Lock() // as if the disk were slow
-	f.Book.ids.closed = true
-	f.Book.ids.mu.Unlock()
+	f.keptIDs.mu.Lock() // as if the disk were slow
+	f.keptIDs.closed = true
+	f.keptIDs.mu.Unlock()
 	many := strings.Split(strings.Repeat("x,", maxPending)+"x", ",")
 	for i := range many {
 		many[i] = fmt.Sprint("y", i)
 	}
 	f.Keep(caller(), "p", 1, many)
-	if n := len(f.Book.ids.pending); n != maxPending {
+	if n := len(f.keptIDs.pending); n != maxPending {
 		t.Errorf("%d wait for the disk", n)
 	}
 }

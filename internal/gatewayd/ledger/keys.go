@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/gateway"
+	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
@@ -40,19 +41,19 @@ func IsSecret(s string) bool {
 type key struct {
 	hash  hash
 	k     *gateway.Key
-	rates *rates // guarded by Book.mu
+	rates *rates // guarded by memory.mu
 	// minute is the minute of the last use, as last written to the database; only the
 	// writer uses it.
 	minute int64
 }
 
-// fill refills the rate buckets up to now. Called with Book.mu held.
+// fill refills the rate buckets up to now. Called with memory.mu held.
 func (k *key) fill(now time.Time) {
 	k.rates.requests.fill(now, k.k.RequestsPerMinute)
 	k.rates.tokens.fill(now, k.k.TokensPerMinute)
 }
 
-// admit checks whether the key's rates let a call begin. Called with Book.mu held.
+// admit checks whether the key's rates let a call begin. Called with memory.mu held.
 func (k *key) admit(n Need, now time.Time) error {
 	if n.Arrival != nil && n.Arrival.here { // Arrive has checked the request rate and concurrency
 		k.fill(now)
@@ -67,7 +68,7 @@ func (k *key) admit(n Need, now time.Time) error {
 
 // keys are all keys, in memory.
 type keys struct {
-	mu     sync.RWMutex // guards the following fields
+	mu     sync.RWMutex // guards the following fields; no other lock is taken under it
 	hashes map[hash]*key
 	ids    map[string]*key
 }
@@ -104,23 +105,38 @@ func (ks *keys) remove(k *key) {
 	delete(ks.ids, k.k.ID)
 }
 
+// keyring authenticates callers, and manages keys. A change is durable before the keys in
+// memory have it.
+type keyring struct {
+	keys   *keys
+	memory *memory // has the keys' budgets
+	store  store
+	writer *writer
+	now    func() time.Time
+	auth   api.Authenticator // nil: only keys are accepted
+	change *sync.Mutex       // held while keys and definitions change; shared with budgets, locked before keys.mu and memory.mu
+}
+
+// timestamp returns a time as the database stores it.
+func timestamp(now time.Time) time.Time { return now.UTC().Truncate(time.Millisecond) }
+
 func unknownKey() *hub.Error {
 	return &hub.Error{Kind: hub.Unauthenticated, Code: "invalid_api_key", Message: "the key is not valid: it is unknown, or was deleted"}
 }
 
 // Authenticate implements Ledger.
-func (b *Book) Authenticate(ctx context.Context, secret string) (*Caller, error) {
+func (r *keyring) Authenticate(ctx context.Context, secret string) (*Caller, error) {
 	if !IsSecret(secret) {
-		return b.authenticateToken(ctx, secret)
+		return r.authenticateToken(ctx, secret)
 	}
-	k := b.keys.byHash(sha256.Sum256([]byte(secret)))
+	k := r.keys.byHash(sha256.Sum256([]byte(secret)))
 	if k == nil {
 		return nil, unknownKey()
 	}
 	switch {
 	case k.k.Disabled:
 		return nil, &hub.Error{Kind: hub.Unauthenticated, Code: "invalid_api_key", Message: fmt.Sprintf("the key %s is disabled", k.k.ID)}
-	case k.k.ExpiresAt != nil && !b.now().Before(*k.k.ExpiresAt):
+	case k.k.ExpiresAt != nil && !r.now().Before(*k.k.ExpiresAt):
 		return nil, &hub.Error{
 			Kind: hub.Unauthenticated, Code: "invalid_api_key",
 			Message: fmt.Sprintf("the key %s has expired at %s", k.k.ID, k.k.ExpiresAt.UTC().Format(time.RFC3339)),
@@ -130,11 +146,11 @@ func (b *Book) Authenticate(ctx context.Context, secret string) (*Caller, error)
 }
 
 // authenticateToken returns the Caller that holds a token of the daemon.
-func (b *Book) authenticateToken(ctx context.Context, secret string) (*Caller, error) {
-	if b.auth == nil {
+func (r *keyring) authenticateToken(ctx context.Context, secret string) (*Caller, error) {
+	if r.auth == nil {
 		return nil, unknownKey()
 	}
-	p, err := b.auth.Authenticate(ctx, secret)
+	p, err := r.auth.Authenticate(ctx, secret)
 	switch {
 	case cay.CodeOf(err) == cay.Unauthenticated:
 		return nil, &hub.Error{Kind: hub.Unauthenticated, Code: "invalid_api_key", Message: err.Error(), Cause: err}
@@ -149,49 +165,41 @@ func (b *Book) authenticateToken(ctx context.Context, secret string) (*Caller, e
 
 // CreateKey creates a key of a team and returns it with its secret. p must be valid, and
 // its ProjectID must be a project of the team. Errors: quota_exceeded (10,000 keys).
-func (b *Book) CreateKey(ctx context.Context, team string, p gateway.CreateKeyParams) (*gateway.Key, error) {
+func (r *keyring) CreateKey(ctx context.Context, team string, p gateway.CreateKeyParams) (*gateway.Key, error) {
 	raw := make([]byte, 32)
 	rand.Read(raw) // never fails: see its documentation
 	secret := secretPrefix + base64.RawURLEncoding.EncodeToString(raw)
 	k := &gateway.Key{
 		ID: "gk_" + strings.ToLower(rand.Text()[:20]), TeamID: team, ProjectID: p.ProjectID, Name: p.Name, Prefix: secret[:shownPrefix],
-		KeyScope: p.KeyScope, Tags: p.Tags, CreatedAt: b.timestamp(), ExpiresAt: p.ExpiresAt,
+		KeyScope: p.KeyScope, Tags: p.Tags, CreatedAt: timestamp(r.now()), ExpiresAt: p.ExpiresAt,
 	}
 	entry := &key{hash: sha256.Sum256([]byte(secret)), k: k, rates: new(rates)}
 
-	b.change.Lock()
-	defer b.change.Unlock()
-	if err := b.store.insertKey(ctx, entry, p.Budget); err != nil {
+	r.change.Lock()
+	defer r.change.Unlock()
+	if err := r.store.insertKey(ctx, entry, p.Budget); err != nil {
 		return nil, err
 	}
-	b.keys.set(entry)
+	r.keys.set(entry)
 	if p.Budget != nil {
-		b.define(spender{team, gateway.ScopeKey, k.ID}, &definition{*p.Budget, k.CreatedAt})
+		r.memory.define(spender{team, gateway.ScopeKey, k.ID}, &definition{*p.Budget, k.CreatedAt})
 	}
-	out := b.shown(entry)
+	out := r.shown(entry)
 	out.Secret = secret
 	return out, nil
 }
 
-func (b *Book) timestamp() time.Time { return b.now().UTC().Truncate(time.Millisecond) }
-
 // shown returns a copy of a key with its budget.
-func (b *Book) shown(k *key) *gateway.Key {
+func (r *keyring) shown(k *key) *gateway.Key {
 	out := *k.k
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if t := b.teams[out.TeamID]; t != nil {
-		if def := t.scopes[scopeIndex(gateway.ScopeKey)].own[out.ID]; def != nil {
-			out.Budget = b.budgetLocked(spender{out.TeamID, gateway.ScopeKey, out.ID}, def)
-		}
-	}
+	out.Budget = r.memory.budget(spender{out.TeamID, gateway.ScopeKey, out.ID}, nil)
 	return &out
 }
 
 // reached returns a key that is visible to a team, or to one of its projects if project
 // is not empty. Errors: not_found.
-func (b *Book) reached(team, project, id string) (*key, error) {
-	k := b.keys.byID(id)
+func (r *keyring) reached(team, project, id string) (*key, error) {
+	k := r.keys.byID(id)
 	if k == nil || k.k.TeamID != team || project != "" && k.k.ProjectID != project {
 		return nil, cay.Errorf(cay.NotFound, "key %q not found", id)
 	}
@@ -199,16 +207,16 @@ func (b *Book) reached(team, project, id string) (*key, error) {
 }
 
 // GetKey returns a key of a team, or of one of its projects. Errors: not_found.
-func (b *Book) GetKey(ctx context.Context, team, project, id string) (*gateway.Key, error) {
-	if err := b.flush(ctx, false); err != nil {
+func (r *keyring) GetKey(ctx context.Context, team, project, id string) (*gateway.Key, error) {
+	if err := r.writer.flush(ctx, false); err != nil {
 		return nil, err
 	}
-	k, err := b.reached(team, project, id)
+	k, err := r.reached(team, project, id)
 	if err != nil {
 		return nil, err
 	}
-	out := b.shown(k)
-	if out.LastUsedAt, err = b.store.lastUsed(ctx, id); err != nil {
+	out := r.shown(k)
+	if out.LastUsedAt, err = r.store.lastUsed(ctx, id); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -216,21 +224,21 @@ func (b *Book) GetKey(ctx context.Context, team, project, id string) (*gateway.K
 
 // ListKeys lists the keys of a team, or of one of its projects, newest first. Errors:
 // invalid (the cursor).
-func (b *Book) ListKeys(ctx context.Context, team, project string, limit int, cursor string) (*gateway.Page[gateway.Key], error) {
+func (r *keyring) ListKeys(ctx context.Context, team, project string, limit int, cursor string) (*gateway.Page[gateway.Key], error) {
 	after, err := parseCursor("keys", cursor)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.flush(ctx, false); err != nil {
+	if err := r.writer.flush(ctx, false); err != nil {
 		return nil, err
 	}
-	ids, used, err := b.store.listKeys(ctx, team, project, after, limit+1)
+	ids, used, err := r.store.listKeys(ctx, team, project, after, limit+1)
 	if err != nil {
 		return nil, err
 	}
 	page := &gateway.Page[gateway.Key]{Items: []gateway.Key{}}
 	for i, id := range ids {
-		k := b.keys.byID(id)
+		k := r.keys.byID(id)
 		if k == nil {
 			continue // deleted meanwhile
 		}
@@ -239,7 +247,7 @@ func (b *Book) ListKeys(ctx context.Context, team, project string, limit int, cu
 			page.Next = position{last.CreatedAt.UnixMilli(), last.ID}.String()
 			break
 		}
-		out := b.shown(k)
+		out := r.shown(k)
 		out.LastUsedAt = used[i]
 		page.Items = append(page.Items, *out)
 	}
@@ -248,10 +256,10 @@ func (b *Book) ListKeys(ctx context.Context, team, project string, limit int, cu
 
 // UpdateKey changes a key; calls that begin after UpdateKey has returned see the change.
 // Errors: not_found.
-func (b *Book) UpdateKey(ctx context.Context, team, project, id string, p gateway.UpdateKeyParams) (*gateway.Key, error) {
-	b.change.Lock()
-	defer b.change.Unlock()
-	old, err := b.reached(team, project, id)
+func (r *keyring) UpdateKey(ctx context.Context, team, project, id string, p gateway.UpdateKeyParams) (*gateway.Key, error) {
+	r.change.Lock()
+	defer r.change.Unlock()
+	old, err := r.reached(team, project, id)
 	if err != nil {
 		return nil, err
 	}
@@ -274,26 +282,26 @@ func (b *Book) UpdateKey(ctx context.Context, team, project, id string, p gatewa
 		}
 	}
 	entry := &key{hash: old.hash, k: &k, rates: old.rates}
-	if err := b.store.updateKey(ctx, entry); err != nil {
+	if err := r.store.updateKey(ctx, entry); err != nil {
 		return nil, err
 	}
-	b.keys.set(entry)
-	return b.shown(entry), nil
+	r.keys.set(entry)
+	return r.shown(entry), nil
 }
 
 // DeleteKey deletes a key and its budget: calls that begin after DeleteKey has returned
 // are refused. The key's records stay. Errors: not_found.
-func (b *Book) DeleteKey(ctx context.Context, team, project, id string) error {
-	b.change.Lock()
-	defer b.change.Unlock()
-	k, err := b.reached(team, project, id)
+func (r *keyring) DeleteKey(ctx context.Context, team, project, id string) error {
+	r.change.Lock()
+	defer r.change.Unlock()
+	k, err := r.reached(team, project, id)
 	if err != nil {
 		return err
 	}
-	if err := b.store.deleteKey(ctx, team, id); err != nil {
+	if err := r.store.deleteKey(ctx, team, id); err != nil {
 		return err
 	}
-	b.keys.remove(k)
-	b.undefine(spender{team, gateway.ScopeKey, id})
+	r.keys.remove(k)
+	r.memory.define(spender{team, gateway.ScopeKey, id}, nil)
 	return nil
 }

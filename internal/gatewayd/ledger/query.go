@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/gateway"
@@ -12,10 +13,19 @@ import (
 // defaultLimit is the default number of requests on a page.
 const defaultLimit = 50
 
+// records answers queries about requests. A query first makes the records of all settled
+// calls visible.
+type records struct {
+	store  store
+	writer *writer
+	feeds  *feeds
+	now    func() time.Time
+}
+
 // Requests returns a page of the requests of a team, or of one of its projects, newest
 // first. The page includes all requests settled before the call. Errors: invalid (the
 // cursor).
-func (b *Book) Requests(ctx context.Context, team, project string, f gateway.RequestFilter) (*gateway.Page[gateway.Request], error) {
+func (r *records) Requests(ctx context.Context, team, project string, f gateway.RequestFilter) (*gateway.Page[gateway.Request], error) {
 	if f.Limit == 0 {
 		f.Limit = defaultLimit
 	}
@@ -23,10 +33,10 @@ func (b *Book) Requests(ctx context.Context, team, project string, f gateway.Req
 	if err != nil {
 		return nil, err
 	}
-	if err := b.flush(ctx, true); err != nil {
+	if err := r.writer.flush(ctx, true); err != nil {
 		return nil, err
 	}
-	all, err := b.store.requests(ctx, team, project, f, after, f.Limit+1)
+	all, err := r.store.requests(ctx, team, project, f, after, f.Limit+1)
 	if err != nil {
 		return nil, err
 	}
@@ -42,27 +52,27 @@ func (b *Book) Requests(ctx context.Context, team, project string, f gateway.Req
 
 // Request returns a request of a team, or of one of its projects, as soon as the request
 // is settled. Errors: not_found.
-func (b *Book) Request(ctx context.Context, team, project, id string) (*gateway.Request, error) {
-	if err := b.flush(ctx, true); err != nil {
+func (r *records) Request(ctx context.Context, team, project, id string) (*gateway.Request, error) {
+	if err := r.writer.flush(ctx, true); err != nil {
 		return nil, err
 	}
-	return b.store.request(ctx, team, project, id)
+	return r.store.request(ctx, team, project, id)
 }
 
 // Spend adds up the costs of the requests of a team, or of one of its projects. p must be
 // valid. A request with several tags counts for each tag. Errors: invalid (too many
 // rows).
-func (b *Book) Spend(ctx context.Context, team, project string, p gateway.SpendParams) ([]gateway.Spend, error) {
+func (r *records) Spend(ctx context.Context, team, project string, p gateway.SpendParams) ([]gateway.Spend, error) {
 	if len(p.By) == 0 {
 		p.By = []string{"day"}
 	}
 	if p.Since.IsZero() {
-		p.Since = b.now().AddDate(0, 0, -30)
+		p.Since = r.now().AddDate(0, 0, -30)
 	}
-	if err := b.flush(ctx, true); err != nil {
+	if err := r.writer.flush(ctx, true); err != nil {
 		return nil, err
 	}
-	return b.store.spend(ctx, team, project, p)
+	return r.store.spend(ctx, team, project, p)
 }
 
 // position is where a page of a list sorted by time begins: after this entry.

@@ -263,7 +263,7 @@ func TestRequest_AtOnce(t *testing.T) {
 	}
 	r := request(caller(), cent)
 	f.admit(caller(), Need{}).Settle(r)
-	checktest.OK(t, f.flush(t.Context(), false))
+	checktest.OK(t, f.writer.flush(t.Context(), false))
 	if s := f.Stats(); s.Journal != 1 || s.Recorded != 4 {
 		t.Errorf("%+v", s)
 	}
@@ -443,7 +443,7 @@ func TestRetention(t *testing.T) {
 	t.Parallel()
 	f := setup(t, func(o *Options) { o.Retention = 12 * time.Hour })
 	all := spendAll(f) // from 17 November 12:30 to 18 November 11:30; the clock says noon
-	checktest.OK(t, f.prune(t.Context()))
+	checktest.OK(t, f.keeper.prune(t.Context()))
 	page, err := f.Requests(t.Context(), "team", "", gateway.RequestFilter{})
 	checktest.OK(t, err)
 	if n := len(page.Items); n != 12 || page.Items[11].ID != all[12].ID {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	"github.com/tidwall/gjson"
@@ -16,7 +17,7 @@ import (
 // tail stores, in two files, the records that are not yet in the database, so that the
 // death of the process loses no record: Settle appends a record before the record's group
 // is written to the database. Records go to one file while a group with all records of
-// the other file is being written. A nil *tail stores nothing. It is guarded by Book.mu.
+// the other file is being written. A nil *tail stores nothing. It is guarded by memory.mu.
 type tail struct {
 	files  [2]*os.File
 	sizes  [2]int64
@@ -112,27 +113,27 @@ func (t *tail) read() (map[string][]byte, error) {
 // recover writes to the database the records that the last process left in the files, and
 // returns them. The costs of these records are part of the amounts that budgets held at
 // that time.
-func (b *Book) recover(ctx context.Context) ([]*gateway.Request, error) {
-	if b.tail == nil {
+func (t *tail) recover(ctx context.Context, s store, log *slog.Logger) ([]*gateway.Request, error) {
+	if t == nil {
 		return nil, nil
 	}
-	records, err := b.tail.read()
+	records, err := t.read()
 	if err != nil {
 		return nil, err
 	}
 	var brought []*gateway.Request
 	if len(records) > 0 {
-		if brought, err = b.bring(ctx, records); err != nil {
+		if brought, err = bring(ctx, s, log, records); err != nil {
 			return nil, fmt.Errorf("bring records to the database that the last process left: %w", err)
 		}
 	}
-	return brought, errors.Join(b.tail.clear(0), b.tail.clear(1))
+	return brought, errors.Join(t.clear(0), t.clear(1))
 }
 
 // bring writes the records that the database does not have.
-func (b *Book) bring(ctx context.Context, records map[string][]byte) (brought []*gateway.Request, err error) {
+func bring(ctx context.Context, s store, log *slog.Logger, records map[string][]byte) (brought []*gateway.Request, err error) {
 	for {
-		n, err := b.store.fold(ctx)
+		n, err := s.fold(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -140,13 +141,13 @@ func (b *Book) bring(ctx context.Context, records map[string][]byte) (brought []
 			break
 		}
 	}
-	number, err := b.store.commits(ctx)
+	number, err := s.commits(ctx)
 	if err != nil {
 		return nil, err
 	}
 	g := &group{number: number + 1}
 	for id, line := range records {
-		known, err := b.store.has(ctx, id)
+		known, err := s.has(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -164,36 +165,6 @@ func (b *Book) bring(ctx context.Context, records map[string][]byte) (brought []
 	if len(brought) == 0 {
 		return nil, nil
 	}
-	b.log.InfoContext(ctx, "records that the last process left are in the database now", "count", len(brought))
-	return brought, b.store.commit(ctx, g)
-}
-
-// settled subtracts the costs of recovered records from the unsettled amounts of their
-// budgets.
-func (b *Book) settled(ctx context.Context, brought []*gateway.Request) error {
-	for _, r := range brought {
-		c := &Caller{TeamID: r.TeamID, ProjectID: r.ProjectID, KeyID: r.KeyID, User: r.User, Tags: r.Tags}
-		b.mu.Lock()
-		shares, missing := b.balancesOfLocked(nil, c)
-		b.mu.Unlock()
-		if len(missing) > 0 {
-			if err := b.read(ctx, missing); err != nil {
-				return err
-			}
-			b.mu.Lock()
-			shares, _ = b.balancesOfLocked(nil, c)
-			b.mu.Unlock()
-		}
-		b.mu.Lock()
-		for _, s := range shares {
-			a := s.balance
-			a.roll(b.now())
-			if cost := a.charge(r); cost > 0 { // a new period has no unsettled amount
-				a.unsettled = max(0, a.unsettled-cost)
-				b.markLocked(a)
-			}
-		}
-		b.mu.Unlock()
-	}
-	return nil
+	log.InfoContext(ctx, "records that the last process left are in the database now", "count", len(brought))
+	return brought, s.commit(ctx, g)
 }

@@ -2,15 +2,12 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/cayhq/cay"
 )
 
 const (
-	// groupSize is the maximum number of records per group.
-	groupSize = 512
 	// linger is how long a record may wait for others to join its group. A commit takes
 	// most of a millisecond however small the group is; with a linger of 10 ms, commits
 	// took a sixth of the CPU time of a gateway with few calls.
@@ -18,66 +15,59 @@ const (
 	// firstRetry is half the pause after a failed write. The pause doubles with each
 	// failure.
 	firstRetry = 10 * time.Millisecond
-	// maxIdleLines is the largest record buffer, in bytes, that is kept while the queue
-	// is empty.
-	maxIdleLines = 4 << 20
 	// writeTimeout is the timeout of a commit.
 	writeTimeout = 30 * time.Second
 )
 
-// group is the content of one commit.
-type group struct {
-	number   int64
-	holds    []*hold // the holds whose records are written
-	records  []byte  // JSON, a line each
-	balances []snapshot
-	used     map[string]int64 // Unix milliseconds by the id of keys
-	ticket   *ticket          // the waiters for this group
-	all      bool             // the group has all queued records
+// writer writes the changes of memory to the database, in groups. It takes no lock of its
+// own: only its goroutine commits, and others ask the goroutine to.
+type writer struct {
+	memory  *memory
+	store   store
+	now     func() time.Time
+	flushes chan chan error
+	stop    chan struct{} // closed to end the goroutine
+	done    chan struct{} // closed when the goroutine has ended
+
+	// The following fields are the goroutine's own.
+	commits int64              // number of the last group
+	at      func(point string) // for tests that die there; they set it with memory.mu held
 }
 
-// snapshot is the state of a balance that a group writes.
-type snapshot struct {
-	balance *balance
-	spending
-}
-
-var errClosed = errors.New("it is stopping")
-
-// write is the writer goroutine. A group is written at once if a caller waits for it,
+// run is the writer goroutine. A group is written at once if a caller waits for it,
 // otherwise when its first record has waited for linger.
-func (b *Book) write() {
-	defer close(b.done)
+func (w *writer) run() {
+	defer close(w.done)
 	var late <-chan time.Time // when records must go
 	retry := firstRetry
 	for {
 		var answer chan error
 		select {
-		case <-b.lazy:
+		case <-w.memory.lazy:
 			if late == nil {
 				late = time.After(linger)
 			}
 			continue
-		case <-b.urgent:
+		case <-w.memory.urgent:
 		case <-late:
-		case answer = <-b.flushes:
-		case <-b.stop:
-			b.last()
+		case answer = <-w.flushes:
+		case <-w.stop:
+			w.last()
 			return
 		}
 		late = nil
 		var err error
 		if answer != nil {
-			err = b.commitAll()
+			err = w.commitAll()
 			answer <- err
 		} else {
-			err = b.commit()
+			err = w.commit()
 		}
 		switch {
 		case err != nil:
 			retry = min(2*retry, 2*time.Second)
 			late = time.After(retry)
-		case b.pending():
+		case w.memory.pending():
 			retry, late = firstRetry, time.After(linger)
 		default:
 			retry = firstRetry
@@ -85,63 +75,33 @@ func (b *Book) write() {
 	}
 }
 
-// pending reports whether work is left for a later commit.
-func (b *Book) pending() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.queue) >= groupSize {
-		signal(b.urgent)
-	}
-	return len(b.queue) > 0 || len(b.dirty) > 0
-}
-
 // last writes the remaining records when the book is closed.
-func (b *Book) last() {
-	b.mu.Lock()
-	for _, t := range b.teams {
-		for i := range t.scopes {
-			for _, a := range t.scopes[i].balances {
-				if a.leased > 0 {
-					b.markLocked(a)
-				}
-			}
-		}
-	}
-	b.mu.Unlock()
-	err := b.commitAll()
+func (w *writer) last() {
+	w.memory.release()
+	err := w.commitAll()
 	for tries := 0; err != nil && tries < 2; tries++ {
-		err = b.commitAll()
+		err = w.commitAll()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = true
-	if b.waiting != nil { // waiters that came after the last group
-		b.waiting.err = errClosed
-		close(b.waiting.done)
-		b.waiting = nil
-	}
+	w.memory.end()
 }
 
 // flush writes the queue; with table it also moves all records to the table of requests,
 // so that queries see them.
-func (b *Book) flush(ctx context.Context, table bool) error {
-	if err := b.flushQueue(ctx); err != nil || !table {
+func (w *writer) flush(ctx context.Context, table bool) error {
+	if err := w.flushQueue(ctx); err != nil || !table {
 		return err
 	}
-	return b.fold(ctx, 0)
+	return w.fold(ctx, 0)
 }
 
-func (b *Book) flushQueue(ctx context.Context) error {
-	b.mu.Lock()
-	clean := len(b.queue) == 0 && len(b.dirty) == 0 && b.failure == nil
-	b.mu.Unlock()
-	if clean {
+func (w *writer) flushQueue(ctx context.Context) error {
+	if w.memory.clean() {
 		return nil
 	}
 	answer := make(chan error, 1)
 	select {
-	case b.flushes <- answer:
-	case <-b.done:
+	case w.flushes <- answer:
+	case <-w.done:
 		return cay.Errorf(cay.Unavailable, "the gateway's books are closed")
 	case <-ctx.Done():
 		return ctx.Err()
@@ -154,20 +114,29 @@ func (b *Book) flushQueue(ctx context.Context) error {
 	}
 }
 
-// commitAll writes everything queued at the time of the call, but nothing that is queued
-// later.
-func (b *Book) commitAll() error {
-	b.mu.Lock()
-	end := b.stats.Recorded + int64(len(b.queue))
-	b.mu.Unlock()
+// fold moves records from the journal to the table of requests until at most left remain.
+func (w *writer) fold(ctx context.Context, left int) error {
 	for {
-		if err := b.commit(); err != nil {
+		n, err := w.store.fold(ctx)
+		if err != nil {
 			return err
 		}
-		b.mu.Lock()
-		done := b.stats.Recorded >= end
-		b.mu.Unlock()
-		if done {
+		if rest := w.memory.folded(n); n == 0 || rest <= left {
+			return nil
+		}
+	}
+}
+
+// commitAll writes everything queued at the time of the call, but nothing that is queued
+// later.
+func (w *writer) commitAll() error {
+	s := w.memory.Stats()
+	end := s.Recorded + int64(s.Queued)
+	for {
+		if err := w.commit(); err != nil {
+			return err
+		}
+		if w.memory.Stats().Recorded >= end {
 			return nil
 		}
 	}
@@ -175,12 +144,13 @@ func (b *Book) commitAll() error {
 
 // commit writes a group, if there is anything to write, and wakes the callers that wait
 // for it.
-func (b *Book) commit() error {
-	g := b.gather()
+func (w *writer) commit() error {
+	g := w.memory.gather()
 	if g == nil {
 		return nil
 	}
-	now := b.now()
+	g.number = w.commits + 1
+	now := w.now()
 	minute := now.Unix() / 60
 	for _, h := range g.holds {
 		if h.key != nil && h.key.minute != minute {
@@ -188,138 +158,21 @@ func (b *Book) commit() error {
 			g.used[h.key.k.ID] = now.UnixMilli()
 		}
 	}
-	b.at("before commit")
+	w.at("before commit")
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	err := b.store.commit(ctx, g)
+	err := w.store.commit(ctx, g)
 	if err != nil {
 		// The commit may have succeeded although its answer was lost.
-		if n, rerr := b.store.commits(ctx); rerr == nil && n == g.number {
+		if n, rerr := w.store.commits(ctx); rerr == nil && n == g.number {
 			err = nil
 		}
 	}
-	b.at("after commit")
-	b.advance(g, err)
-	if g.ticket != nil {
-		g.ticket.err = err
-		close(g.ticket.done)
+	w.at("after commit")
+	if err == nil {
+		w.commits = g.number
 	}
+	w.memory.advance(g, err)
+	g.ticket.end(err)
 	return err
-}
-
-// gather makes a group of all pending changes, nil if there are none. From then until the
-// group is written, admitted amounts must be covered in both states.
-func (b *Book) gather() *group {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := min(len(b.queue), groupSize)
-	if n == 0 && len(b.dirty) == 0 && b.waiting == nil && b.failure == nil {
-		return nil
-	}
-	g := &group{number: b.commits + 1, holds: b.queue[:n:n], ticket: b.waiting, used: make(map[string]int64)}
-	b.waiting = nil
-	if g.all = n == len(b.queue); g.all {
-		b.tail.turn()
-	}
-	length := 0
-	for _, h := range g.holds {
-		length += h.length
-		for i := range h.shares {
-			if h.shares[i].amount > 0 {
-				b.markLocked(h.shares[i].balance)
-			}
-		}
-	}
-	g.records = b.lines[:length:length] // unchanged until the group is written
-	now := b.now()
-	for _, a := range b.dirty {
-		a.roll(now)
-		a.inflight = 0
-	}
-	for _, h := range g.holds {
-		for i := range h.shares {
-			a := h.shares[i].balance
-			a.inflight = a.inflight.Plus(h.shares[i].amount)
-		}
-	}
-	for _, a := range b.dirty {
-		a.dirty = false
-		if a.gone {
-			continue
-		}
-		idle := b.closed || a.users == 0 && now.Sub(a.touched) >= idleAfter
-		spent := a.spent.Plus(a.inflight)
-		a.committing, a.next = true, a.lease(a.inflight, idle)
-		g.balances = append(g.balances, snapshot{a, spending{
-			since: a.since, spent: spent, held: a.next, unsettled: a.unsettled, alerted: a.alerts(spent),
-		}})
-	}
-	b.dirty = b.dirty[:0]
-	return g
-}
-
-// advance updates memory after a group was written or has failed.
-func (b *Book) advance(g *group, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err != nil {
-		if b.failure == nil {
-			b.log.Error("requests cannot be recorded, so none are admitted", "error", err)
-		}
-		b.failure = err
-		b.stats.Failures++
-		for _, s := range g.balances {
-			s.balance.committing = false
-			b.markLocked(s.balance)
-		}
-		return
-	}
-	if b.failure != nil {
-		b.log.Info("requests can be recorded again")
-		b.failure = nil
-	}
-	if g.all {
-		if err := b.tail.end(); err != nil {
-			b.log.Warn("the file of records that are not in the database yet grows", "error", err)
-		}
-	}
-	b.commits = g.number
-	b.stats.Commits++
-	b.stats.Recorded += int64(len(g.holds))
-	b.stats.Journal += len(g.holds)
-	if len(g.holds) > 0 {
-		b.feeds.wake()
-	}
-	for _, s := range g.balances {
-		b.advanceBalance(s)
-	}
-	for _, h := range g.holds {
-		for i := range h.shares {
-			h.shares[i].balance.queued -= h.shares[i].amount
-			h.shares[i].balance.users--
-		}
-	}
-	left := copy(b.queue, b.queue[len(g.holds):])
-	clear(b.queue[left:])
-	b.queue = b.queue[:left]
-	left = copy(b.lines, b.lines[len(g.records):])
-	if b.lines = b.lines[:left]; left == 0 && cap(b.lines) > maxIdleLines {
-		b.lines = nil
-	}
-}
-
-// advanceBalance updates one balance after a commit; called with b.mu held.
-func (b *Book) advanceBalance(s snapshot) {
-	a := s.balance
-	a.committing = false
-	if !a.since.Equal(s.since) {
-		return // a new period began meanwhile, and is not in the database yet
-	}
-	a.spent, a.leased = s.spent, s.held
-	if s.alerted > a.alerted {
-		a.alerted = s.alerted
-		b.stats.Alerts++
-		b.log.Warn("a budget is used up to an alert", "team", a.id.team, "scope", a.id.scope, "ref", a.id.ref,
-			"percent", a.alerted, "spent", a.spent.String(), "limit", a.def.Limit.String())
-	}
 }
