@@ -20,7 +20,7 @@ func (*Format) ReadEmbed(head http.Header, body []byte) (*hub.EmbedCall, error) 
 	if _, err := Version(head); err != nil {
 		return nil, err
 	}
-	c, r := new(hub.EmbedCall), new(callReader)
+	c, r := new(hub.EmbedCall), new(walker)
 	r.members(r.open(body), "", func(name, path string, v gjson.Result) {
 		switch name {
 		case "values", "input":

@@ -12,6 +12,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
+// fileReader decodes files.
+type fileReader struct{ walker }
+
 // file decodes a file part, in the form of any version:
 //
 //	file, reasoning-file        data is a string (2, 3) or tagged (4)
@@ -19,7 +22,7 @@ import (
 //	file-data, image-data       data is a string (3)
 //	file-url, image-url         url (3)
 //	file-id, image-file-id      fileId, a string or an object (3)
-func (r *callReader) file(v gjson.Result, path string) (*hub.File, hub.Options) {
+func (r *fileReader) file(v gjson.Result, path string) (*hub.File, hub.Options) {
 	f := new(hub.File)
 	var options hub.Options
 	given := false
@@ -57,7 +60,7 @@ func (r *callReader) file(v gjson.Result, path string) (*hub.File, hub.Options) 
 
 // data decodes the data of a file: a string in version 2 and 3, or an object that names
 // its form.
-func (r *callReader) data(f *hub.File, v gjson.Result, path string) {
+func (r *fileReader) data(f *hub.File, v gjson.Result, path string) {
 	if v.Type == gjson.String {
 		r.fileString(f, v.Str, path)
 		return
@@ -95,7 +98,7 @@ func (r *callReader) data(f *hub.File, v gjson.Result, path string) {
 
 // fileString decodes a string of version 2 or 3, whose clients send bytes as a data URL:
 // a URL, an OpenAI file id, or base64.
-func (r *callReader) fileString(f *hub.File, s, path string) {
+func (r *fileReader) fileString(f *hub.File, s, path string) {
 	switch {
 	case strings.HasPrefix(s, "file-"): // never base64, which has no - here
 		f.Reference = map[string]string{"openai": s}
@@ -107,7 +110,7 @@ func (r *callReader) fileString(f *hub.File, s, path string) {
 }
 
 // fileData decodes base64, or a data URL where base64 is expected.
-func (r *callReader) fileData(f *hub.File, s, path string) {
+func (r *fileReader) fileData(f *hub.File, s, path string) {
 	if strings.HasPrefix(s, "data:") {
 		r.dataURL(f, s, path)
 		return
@@ -116,7 +119,7 @@ func (r *callReader) fileData(f *hub.File, s, path string) {
 }
 
 // base64 accepts both alphabets, with or without padding.
-func (r *callReader) base64(f *hub.File, s, path string) {
+func (r *fileReader) base64(f *hub.File, s, path string) {
 	s = strings.TrimRight(s, "=")
 	encoding := base64.RawStdEncoding
 	if strings.ContainsAny(s, "-_") {
@@ -130,7 +133,7 @@ func (r *callReader) base64(f *hub.File, s, path string) {
 	f.Data = data
 }
 
-func (r *callReader) fileURL(f *hub.File, s, path string) {
+func (r *fileReader) fileURL(f *hub.File, s, path string) {
 	if strings.HasPrefix(s, "data:") {
 		r.dataURL(f, s, path)
 		return
@@ -144,7 +147,7 @@ func (r *callReader) fileURL(f *hub.File, s, path string) {
 }
 
 // dataURL decodes data:<type>[;parameters][;base64],<data>, see RFC 2397.
-func (r *callReader) dataURL(f *hub.File, s, path string) {
+func (r *fileReader) dataURL(f *hub.File, s, path string) {
 	head, body, ok := strings.Cut(strings.TrimPrefix(s, "data:"), ",")
 	if !ok {
 		r.want(path, "a data URL, which has a comma before its data")
@@ -171,7 +174,7 @@ func (r *callReader) dataURL(f *hub.File, s, path string) {
 
 // fileID decodes the id of an uploaded file. If the id is a string, it does not name the
 // provider; among the AI SDK's providers of that version, only OpenAI takes a string.
-func (r *callReader) fileID(f *hub.File, v gjson.Result, path string) {
+func (r *fileReader) fileID(f *hub.File, v gjson.Result, path string) {
 	if v.Type == gjson.String {
 		f.Reference = map[string]string{"openai": r.name(v, path)}
 		return
@@ -179,7 +182,7 @@ func (r *callReader) fileID(f *hub.File, v gjson.Result, path string) {
 	r.reference(f, v, path)
 }
 
-func (r *callReader) reference(f *hub.File, v gjson.Result, path string) {
+func (r *fileReader) reference(f *hub.File, v gjson.Result, path string) {
 	ids := make(map[string]string)
 	r.members(v, path, func(provider, path string, v gjson.Result) { ids[provider] = r.name(v, path) })
 	if len(ids) == 0 {
@@ -196,7 +199,7 @@ func isFull(mediaType string) bool {
 
 // mediaType fills in a missing media type from the data, or the file name. "image" and
 // "image/*" mean the same.
-func (r *callReader) mediaType(f *hub.File, at string) {
+func (r *fileReader) mediaType(f *hub.File, at string) {
 	if r.err != nil || isFull(f.MediaType) {
 		return
 	}

@@ -20,13 +20,16 @@ var (
 // once; ReadImage does not split the request for a provider.
 const maxImages = 256
 
+// imageReader decodes calls of image models.
+type imageReader struct{ fileReader }
+
 // ReadImage decodes the request of an image model. Errors: see ReadCall.
 func (*Format) ReadImage(head http.Header, body []byte) (*hub.ImageCall, error) {
 	if _, err := Version(head); err != nil {
 		return nil, err
 	}
-	c, r := new(hub.ImageCall), new(callReader)
-	r.members(r.open(body), "", func(name, path string, v gjson.Result) { r.imageMember(c, name, path, v) })
+	c, r := new(hub.ImageCall), new(imageReader)
+	r.members(r.open(body), "", func(name, path string, v gjson.Result) { r.member(c, name, path, v) })
 	if c.Prompt == "" && len(c.Files) == 0 {
 		r.missing("", "prompt")
 	}
@@ -37,7 +40,7 @@ func (*Format) ReadImage(head http.Header, body []byte) (*hub.ImageCall, error) 
 	return c, nil
 }
 
-func (r *callReader) imageMember(c *hub.ImageCall, name, path string, v gjson.Result) {
+func (r *imageReader) member(c *hub.ImageCall, name, path string, v gjson.Result) {
 	switch name {
 	case "prompt":
 		c.Prompt = r.text(v, path)
@@ -58,9 +61,9 @@ func (r *callReader) imageMember(c *hub.ImageCall, name, path string, v gjson.Re
 	case "seed":
 		c.Seed = r.integer(v, path, math.MinInt64)
 	case "files":
-		r.items(v, path, func(path string, v gjson.Result) { c.Files = append(c.Files, r.imageFile(v, path)) })
+		r.items(v, path, func(path string, v gjson.Result) { c.Files = append(c.Files, r.part(v, path)) })
 	case "mask":
-		mask := r.imageFile(v, path)
+		mask := r.part(v, path)
 		c.Mask = &mask
 	case "providerOptions":
 		c.Options = r.options(v, path)
@@ -70,8 +73,8 @@ func (r *callReader) imageMember(c *hub.ImageCall, name, path string, v gjson.Re
 	}
 }
 
-// imageFile decodes {type: file, mediaType, data} or {type: url, url}.
-func (r *callReader) imageFile(v gjson.Result, path string) hub.File {
+// part decodes {type: file, mediaType, data} or {type: url, url}.
+func (r *imageReader) part(v gjson.Result, path string) hub.File {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return hub.File{}

@@ -11,6 +11,9 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 )
 
+// callReader decodes calls of language models.
+type callReader struct{ fileReader }
+
 // ReadCall implements hub.Surface. It needs the headers for the version and for
 // streaming, because the body contains neither.
 func (*Format) ReadCall(head http.Header, body []byte) (*hub.Call, error) {

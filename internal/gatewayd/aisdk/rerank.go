@@ -17,7 +17,7 @@ func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error
 	if _, err := Version(head); err != nil {
 		return nil, err
 	}
-	c, r := new(hub.RerankCall), new(callReader)
+	c, r := new(hub.RerankCall), new(walker)
 	query := false
 	r.members(r.open(body), "", func(name, path string, v gjson.Result) {
 		switch name {
@@ -25,7 +25,7 @@ func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error
 			query = true
 			c.Query = r.name(v, path)
 		case "documents":
-			r.documents(c, v, path)
+			readDocuments(r, c, v, path)
 		case "topN":
 			if n := r.integer(v, path, 1); n != nil {
 				c.TopN = *n
@@ -50,8 +50,8 @@ func (*Format) ReadRerank(head http.Header, body []byte) (*hub.RerankCall, error
 	return c, nil
 }
 
-// documents decodes {type: text | object, values: [...]}.
-func (r *callReader) documents(c *hub.RerankCall, v gjson.Result, path string) {
+// readDocuments decodes {type: text | object, values: [...]}.
+func readDocuments(r *walker, c *hub.RerankCall, v gjson.Result, path string) {
 	if !v.IsObject() {
 		r.want(path, "an object")
 		return
