@@ -13,39 +13,47 @@ import (
 // priceVersion is the Version of prices from the settings.
 const priceVersion = "settings"
 
-// catalog builds the Catalog from the list in the binary, the lists of providers, the
-// file, and the answers of servers.
-func (b *builder) catalog() error {
-	models := make(map[string]*gateway.Model)
-	for _, m := range b.list.Overlay(catalog.Builtin()) {
+// catalogBuilder builds the Catalog from the list in the binary, the lists of providers,
+// the file, and the answers of servers.
+type catalogBuilder struct {
+	byName
+	models map[string]*gateway.Model // by id
+}
+
+// build adds the models of the lists, and changes them according to the file.
+func (b *catalogBuilder) build(list *catalog.List, file map[string]*Model) error {
+	for _, m := range list.Overlay(catalog.Builtin()) {
 		m.Endpoints = slices.Clone(m.Endpoints)
-		models[m.ID] = &m
+		b.models[m.ID] = &m
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.all)) {
-		b.offers(models, name)
+		b.offers(name)
 	}
-	for _, id := range slices.Sorted(maps.Keys(b.file.Models)) {
-		if err := b.override(models, id, b.file.Models[id]); err != nil {
+	for _, id := range slices.Sorted(maps.Keys(file)) {
+		if err := b.override(id, file[id]); err != nil {
 			return at(err, "models", id)
 		}
 	}
-	b.discoveries(models)
+	return nil
+}
+
+// catalog returns the models, sorted by id.
+func (b *catalogBuilder) catalog() *catalog.Catalog {
 	var list []gateway.Model
-	for _, m := range models {
+	for _, m := range b.models {
 		b.finish(m)
 		list = append(list, *m)
 	}
 	slices.SortFunc(list, func(x, y gateway.Model) int { return strings.Compare(x.ID, y.ID) })
-	b.snapshot.Catalog = catalog.New(list)
-	return nil
+	return catalog.New(list)
 }
 
 // offers adds, for a provider with a name of the operator's choice, the endpoints that
 // providers of its kind have, and applies the provider's own model names.
-func (b *builder) offers(models map[string]*gateway.Model, name string) {
+func (b *catalogBuilder) offers(name string) {
 	p, e := b.all[name], b.entries[name]
 	if p.Kind != "" && p.Kind != name {
-		for _, m := range models {
+		for _, m := range b.models {
 			if i := endpointOf(m, p.Kind); i >= 0 && endpointOf(m, name) < 0 {
 				ep := m.Endpoints[i]
 				ep.Provider = name
@@ -57,10 +65,10 @@ func (b *builder) offers(models map[string]*gateway.Model, name string) {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(e.Models)) {
-		m := models[id]
+		m := b.models[id]
 		if m == nil {
 			m = &gateway.Model{ID: id, Name: id, Kind: "language", Output: []string{"text"}}
-			models[id] = m
+			b.models[id] = m
 		}
 		i := endpointOf(m, name)
 		if i < 0 {
@@ -77,7 +85,7 @@ func endpointOf(m *gateway.Model, providerName string) int {
 
 // price returns the price of a provider's models that have no price of their own; nil if
 // it is unknown.
-func (b *builder) price(name string) *gateway.Price {
+func (b *catalogBuilder) price(name string) *gateway.Price {
 	p := b.all[name]
 	switch {
 	case p == nil:
@@ -89,21 +97,21 @@ func (b *builder) price(name string) *gateway.Price {
 }
 
 // override changes a model according to the file, or adds it.
-func (b *builder) override(models map[string]*gateway.Model, id string, o *Model) error {
+func (b *catalogBuilder) override(id string, o *Model) error {
 	if o == nil {
 		return cay.Errorf(cay.Invalid, "nothing is said of it")
 	}
 	if o.Disabled {
-		if models[id] == nil {
+		if b.models[id] == nil {
 			return cay.Errorf(cay.Invalid, "there is no such model to disable")
 		}
-		delete(models, id)
+		delete(b.models, id)
 		return nil
 	}
-	m := models[id]
+	m := b.models[id]
 	if m == nil {
 		m = &gateway.Model{ID: id, Name: id, Kind: "language", Output: []string{"text"}}
-		models[id] = m
+		b.models[id] = m
 	}
 	m.Name, m.Kind = firstOf(o.Name, m.Name), firstOf(o.Kind, m.Kind)
 	m.Context, m.MaxOutput = firstOf(o.Context, m.Context), firstOf(o.MaxOutput, m.MaxOutput)
@@ -120,7 +128,7 @@ func (b *builder) override(models map[string]*gateway.Model, id string, o *Model
 	return catalog.Validate(m)
 }
 
-func (b *builder) overrideEndpoint(m *gateway.Model, name string, o *Endpoint) error {
+func (b *catalogBuilder) overrideEndpoint(m *gateway.Model, name string, o *Endpoint) error {
 	if o == nil {
 		o = new(Endpoint)
 	}
@@ -131,7 +139,7 @@ func (b *builder) overrideEndpoint(m *gateway.Model, name string, o *Endpoint) e
 		}
 		return nil
 	}
-	if b.all[name] == nil && b.entries[name] == nil {
+	if !b.known(name) {
 		return cay.Errorf(cay.Invalid, "there is no provider %.80q", name)
 	}
 	if i < 0 {
@@ -155,20 +163,20 @@ func (b *builder) overrideEndpoint(m *gateway.Model, name string, o *Endpoint) e
 	return nil
 }
 
-// discoveries adds the discovered models.
-func (b *builder) discoveries(models map[string]*gateway.Model) {
-	for _, name := range b.snapshot.discover {
-		for _, own := range b.discovered[name] {
+// discoveries adds the models that providers were discovered to have.
+func (b *catalogBuilder) discoveries(providers []string, discovered map[string][]string) {
+	for _, name := range providers {
+		for _, own := range discovered[name] {
 			m := catalog.Offered(name, own, b.price(name))
-			if models[m.ID] == nil && catalog.Validate(&m) == nil {
-				models[m.ID] = &m
+			if b.models[m.ID] == nil && catalog.Validate(&m) == nil {
+				b.models[m.ID] = &m
 			}
 		}
 	}
 }
 
 // finish fills in the members that depend on the providers.
-func (b *builder) finish(m *gateway.Model) {
+func (b *catalogBuilder) finish(m *gateway.Model) {
 	for i := range m.Endpoints {
 		ep := &m.Endpoints[i]
 		if ep.Health.State == "" {

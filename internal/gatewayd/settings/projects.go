@@ -83,13 +83,21 @@ func (s *Snapshot) Own(project, providerName string) (list []provider.Credential
 	return o.credentials, o.fallback
 }
 
-// projects builds the projects' credentials: credentials in the file, else those set by
+// ownBuilder builds the projects' own credentials.
+type ownBuilder struct {
+	credentialBuilder
+	byName
+	own      map[ownKey]*own
+	problems map[gateway.CredentialID]error
+}
+
+// build builds the projects' credentials: credentials in the file, else those set by
 // the API. A credential set by the API that has become invalid, for example because the
 // provider changed, is reported when credentials are listed; it does not make the
 // settings invalid.
-func (b *builder) projects() error {
-	for _, project := range slices.Sorted(maps.Keys(b.file.Projects)) {
-		p := b.file.Projects[project]
+func (b *ownBuilder) build(file map[string]*Project, stored []storedOwn) error {
+	for _, project := range slices.Sorted(maps.Keys(file)) {
+		p := file[project]
 		if !strings.HasPrefix(project, "prj_") || len(project) > 128 {
 			return at(cay.Errorf(cay.Invalid, "%.80q is no id of a project, as prj_default is", project), "projects", project)
 		}
@@ -102,21 +110,21 @@ func (b *builder) projects() error {
 			}
 		}
 	}
-	for i := range b.stored.own {
-		s := &b.stored.own[i]
-		if o := b.snapshot.own[ownKey{s.id.ProjectID, s.id.Provider}]; o != nil && o.source == FromFile {
-			b.snapshot.problems[s.id] = cay.Errorf(cay.Conflict, "the file of settings has the project's credentials for %s", s.id.Provider)
+	for i := range stored {
+		s := &stored[i]
+		if o := b.own[ownKey{s.id.ProjectID, s.id.Provider}]; o != nil && o.source == FromFile {
+			b.problems[s.id] = cay.Errorf(cay.Conflict, "the file of settings has the project's credentials for %s", s.id.Provider)
 			continue
 		}
 		if err := b.addOwn(s.id, &s.own, FromAPI, s.trusted); err != nil {
-			b.snapshot.problems[s.id] = err
+			b.problems[s.id] = err
 		}
 	}
 	return nil
 }
 
 // ownsOf adds the credentials that the file has for a project.
-func (b *builder) ownsOf(project, name string, all Owns) error {
+func (b *ownBuilder) ownsOf(project, name string, all Owns) error {
 	for i, o := range all {
 		var path []any
 		if len(all) > 1 {
@@ -140,7 +148,7 @@ func (b *builder) ownsOf(project, name string, all Owns) error {
 }
 
 // addOwn adds one credential of a project. trusted says that the operator has set it.
-func (b *builder) addOwn(id gateway.CredentialID, o *Own, source gateway.Source, trusted bool) error {
+func (b *ownBuilder) addOwn(id gateway.CredentialID, o *Own, source gateway.Source, trusted bool) error {
 	p := b.all[id.Provider]
 	if p == nil {
 		return cay.Errorf(cay.NotFound, "there is no provider %q", id.Provider)
@@ -153,10 +161,10 @@ func (b *builder) addOwn(id gateway.CredentialID, o *Own, source gateway.Source,
 		return err
 	}
 	key := ownKey{id.ProjectID, id.Provider}
-	has := b.snapshot.own[key]
+	has := b.own[key]
 	if has == nil {
 		has = &own{source: source, fallback: true}
-		b.snapshot.own[key] = has
+		b.own[key] = has
 	}
 	if slices.ContainsFunc(has.about, func(a gateway.Credential) bool { return a.CredentialID == id }) {
 		return cay.Errorf(cay.Invalid, "there are two credentials with the name %s", id.Name)
@@ -168,7 +176,7 @@ func (b *builder) addOwn(id gateway.CredentialID, o *Own, source gateway.Source,
 }
 
 // ownCredential builds one credential of a project.
-func (b *builder) ownCredential(p *provider.Provider, id gateway.CredentialID, o *Own, trusted bool) (provider.Credential, error) {
+func (b *ownBuilder) ownCredential(p *provider.Provider, id gateway.CredentialID, o *Own, trusted bool) (provider.Credential, error) {
 	k, known := provider.KnownKind(p.Kind)
 	if !known {
 		k.Auth = provider.AuthBearer
@@ -255,8 +263,8 @@ func (o *Own) check(auth provider.Auth) error {
 // calls go to the Google Cloud project of the account. Tokens come from Google's address;
 // only the operator may set another address, because the daemon would send requests to
 // it.
-func (b *builder) ownServiceAccount(owner provider.Owner, e *Provider, o *Own, trusted bool) (provider.Credential, error) {
-	text, err := o.ServiceAccount.resolve(b.env)
+func (b *ownBuilder) ownServiceAccount(owner provider.Owner, e *Provider, o *Own, trusted bool) (provider.Credential, error) {
+	text, err := o.ServiceAccount.resolve(b.get)
 	if err != nil {
 		return nil, err
 	}

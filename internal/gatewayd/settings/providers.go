@@ -1,8 +1,6 @@
 package settings
 
 import (
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -99,9 +97,9 @@ func (b *builder) isOwned(name string) bool {
 // the environment.
 func (b *builder) collect() error {
 	b.entries = make(map[string]*Provider)
-	if b.environment() {
+	if b.on {
 		for _, k := range provider.KnownKinds() {
-			if b.inEnvironment(&k) {
+			if b.configures(&k) {
 				b.entries[k.Kind], b.snapshot.origins[k.Kind] = new(Provider), FromEnvironment
 			}
 		}
@@ -119,36 +117,6 @@ func (b *builder) collect() error {
 		b.entries[name], b.snapshot.origins[name] = p, FromFile
 	}
 	return nil
-}
-
-func (b *builder) environment() bool { return b.file.Environment == nil || *b.file.Environment }
-
-// inEnvironment reports whether environment variables configure a kind. AWS keys alone do
-// not count, because they are often set for other reasons.
-func (b *builder) inEnvironment(k *provider.Known) bool {
-	set := func(names []string) bool {
-		return slices.ContainsFunc(names, func(n string) bool { return b.env(n) != "" })
-	}
-	switch k.Kind {
-	case "vertex":
-		return b.env("GOOGLE_VERTEX_PROJECT") != "" && b.env("GOOGLE_APPLICATION_CREDENTIALS") != ""
-	case "azure":
-		return set(k.KeyEnv) && (b.env("AZURE_RESOURCE_NAME") != "" || b.env("AZURE_OPENAI_ENDPOINT") != "")
-	}
-	return set(k.KeyEnv) || k.Auth == provider.AuthNone && set(k.URLEnv)
-}
-
-// first returns the value of the first variable that is set.
-func (b *builder) first(names ...string) string {
-	if !b.environment() {
-		return ""
-	}
-	for _, n := range names {
-		if v := b.env(n); v != "" {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }
 
 // provider builds a provider from its settings.
@@ -473,7 +441,7 @@ func (b *builder) credentials(p *provider.Provider, k *provider.Known, e *Provid
 		}
 	}
 	if e.ServiceAccount != nil {
-		text, err := e.ServiceAccount.resolve(b.env)
+		text, err := e.ServiceAccount.resolve(b.get)
 		if err == nil {
 			err = add(b.serviceAccount(text))
 		}
@@ -482,14 +450,14 @@ func (b *builder) credentials(p *provider.Provider, k *provider.Known, e *Provid
 		}
 	}
 	if e.Auth != "" {
-		if err := add(b.ambient(p, k, e)); err != nil {
+		if err := add(b.ambient(p, k, e, b.snapshot.origins[p.Name])); err != nil {
 			return at(err, "auth")
 		}
 	}
 	if e.Profile != "" && e.Auth != provider.AWSAmbient {
 		return at(cay.Errorf(cay.Invalid, "a profile is for auth: %s", provider.AWSAmbient), "profile")
 	}
-	if len(p.Credentials) > 0 || !b.environment() {
+	if len(p.Credentials) > 0 || !b.on {
 		return nil
 	}
 	return b.fromEnvironment(p, k, e, add)
@@ -525,7 +493,7 @@ func (b *builder) fromEnvironment(p *provider.Provider, k *provider.Known, e *Pr
 		if file == "" {
 			return nil
 		}
-		text, err := (&Ref{File: file}).resolve(b.env)
+		text, err := (&Ref{File: file}).resolve(b.get)
 		if err == nil {
 			err = add(b.serviceAccount(text))
 		}
@@ -534,108 +502,4 @@ func (b *builder) fromEnvironment(p *provider.Provider, k *provider.Known, e *Pr
 		}
 	}
 	return nil
-}
-
-func (b *builder) key(k *provider.Known, e *Provider, o provider.Owner, text string) (provider.Credential, error) {
-	s, err := provider.NewSecret(text)
-	if err != nil {
-		return nil, err
-	}
-	switch k.Auth {
-	case provider.AuthAzure:
-		return provider.AzureKey(o, provider.Azure{Key: s, APIVersion: e.APIVersion, Deployments: e.Deployments})
-	case provider.AuthVertex:
-		return nil, cay.Errorf(cay.Invalid, "Vertex takes a service_account, not a key")
-	}
-	return provider.KeyFor(k.Auth, o, s)
-}
-
-func (b *builder) aws(o provider.Owner, a *AWS, region string) (provider.Credential, error) {
-	keys := provider.AWS{Region: region}
-	var err error
-	if keys.AccessKeyID, err = b.secret(a.AccessKeyID); err != nil {
-		return nil, at(err, "access_key_id")
-	}
-	secret, err := b.secret(a.SecretAccessKey)
-	if err != nil {
-		return nil, at(err, "secret_access_key")
-	}
-	if keys.SecretAccessKey, err = provider.NewSecret(secret); err != nil {
-		return nil, at(err, "secret_access_key")
-	}
-	if a.SessionToken != nil {
-		token, err := b.secret(a.SessionToken)
-		if err != nil {
-			return nil, at(err, "session_token")
-		}
-		if keys.SessionToken, err = provider.NewSecret(token); err != nil {
-			return nil, at(err, "session_token")
-		}
-	}
-	return provider.SigV4(o, keys)
-}
-
-func (b *builder) serviceAccount(text string) (provider.Credential, error) {
-	g, err := provider.ReadGoogle([]byte(text))
-	if err != nil {
-		return nil, err
-	}
-	g.Project = "" // the base URL contains the project
-	return b.account(provider.Owner{ID: "service-account"}, g, text)
-}
-
-// ambient returns the credential from the daemon's cloud environment, for the provider's
-// known address or an address in the file. A provider set by the API must not send the
-// machine's identity to an arbitrary address.
-func (b *builder) ambient(p *provider.Provider, k *provider.Known, e *Provider) (provider.Credential, error) {
-	switch takes := provider.AmbientFor(k.Auth); {
-	case takes == "":
-		return nil, cay.Errorf(cay.Invalid, "%s takes none of the credentials that clouds give to machines: these are for bedrock, vertex and azure", p.Name)
-	case e.Auth != takes:
-		return nil, cay.Errorf(cay.Invalid, "%.40q is not %s, which is what %s takes", e.Auth, takes, p.Name)
-	case (e.BaseURL != "" || e.Paths.address()) && b.snapshot.origins[p.Name] != FromFile:
-		return nil, cay.Errorf(cay.Invalid, "%s goes to the provider's own address; only the file of settings can name another (base_url, paths)", e.Auth)
-	}
-	o := provider.Owner{ID: e.Auth, ZeroRetention: p.ZeroRetention}
-	azure := provider.Azure{APIVersion: e.APIVersion, Deployments: e.Deployments}
-	return b.kept([]any{o, e.Region, e.Profile, azure}, func() (provider.Credential, error) {
-		switch e.Auth {
-		case provider.AWSAmbient:
-			return provider.AWSDefault(o, e.Region, e.Profile)
-		case provider.GoogleAmbient:
-			return provider.GoogleDefault(o, b.client), nil
-		}
-		return provider.AzureDefault(o, azure, b.client)
-	})
-}
-
-// accountKey identifies a credential that caches access tokens.
-type accountKey [sha256.Size]byte
-
-// kept returns the credential for a description: the previous settings' credential if the
-// description is equal, because it holds an access token; otherwise a new one.
-func (b *builder) kept(description []any, make func() (provider.Credential, error)) (provider.Credential, error) {
-	h := sha256.New()
-	if err := json.NewEncoder(h).Encode(description); err != nil {
-		return nil, err
-	}
-	key := accountKey(h.Sum(nil))
-	c := b.accounts[key]
-	if c == nil {
-		var err error
-		if c, err = make(); err != nil {
-			return nil, err
-		}
-	}
-	b.snapshot.accounts[key] = c
-	return c, nil
-}
-
-// account returns the credential of a service account; text is the content of its key
-// file.
-func (b *builder) account(o provider.Owner, g provider.Google, text string) (provider.Credential, error) {
-	return b.kept([]any{o, g.Project, g.Location, g.TokenURL, text}, func() (provider.Credential, error) {
-		g.Client = b.client
-		return provider.ServiceAccount(o, g)
-	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/gatewayd/catalog"
 	"github.com/cayhq/cay/internal/gatewayd/hub"
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 )
@@ -140,10 +141,17 @@ func matches(pattern, name string) bool {
 
 const maxNames = 10_000
 
-// routing checks rules, aliases, splits and virtual models.
-func (b *builder) routing() error {
-	f, s := b.file, b.snapshot
-	s.rules, s.aliases, s.splits, s.virtual = f.Rules, f.Aliases, f.Splits, f.Virtual
+// nameChecker checks rules, aliases, splits and virtual models: whether each name leads to
+// a model.
+type nameChecker struct {
+	byName
+	file    *File
+	catalog *catalog.Catalog
+}
+
+// check checks all of them.
+func (b *nameChecker) check() error {
+	f := b.file
 	if len(f.Rules)+len(f.Aliases)+len(f.Splits)+len(f.Virtual) > maxNames {
 		return cay.Errorf(cay.Invalid, "there are more than %d rules, aliases, splits and virtual models", maxNames)
 	}
@@ -194,7 +202,7 @@ func (b *builder) routing() error {
 }
 
 // cycle reports whether resolving a name leads back to the name.
-func (b *builder) cycle(name string) bool {
+func (b *nameChecker) cycle(name string) bool {
 	next := func(n string) []string {
 		switch f := b.file; {
 		case f.Aliases[n] != "":
@@ -227,9 +235,9 @@ func (b *builder) cycle(name string) bool {
 }
 
 // target checks that a name can be called.
-func (b *builder) target(name string) error {
+func (b *nameChecker) target(name string) error {
 	f := b.file
-	if f.Aliases[name] != "" || f.Splits[name] != nil || f.Virtual[name] != nil || b.snapshot.Catalog.Lookup(name) != nil {
+	if f.Aliases[name] != "" || f.Splits[name] != nil || f.Virtual[name] != nil || b.catalog.Lookup(name) != nil {
 		return nil
 	}
 	first, rest, ok := strings.Cut(name, "/")
@@ -242,11 +250,11 @@ func (b *builder) target(name string) error {
 	return cay.Errorf(cay.Invalid, "%.200q is no model that is known", name).WithHint("\"cay gateway models\" lists them; others are added under models")
 }
 
-func (b *builder) checkVirtual(name string, v *Virtual) error {
+func (b *nameChecker) checkVirtual(name string, v *Virtual) error {
 	if v == nil || v.Model == "" {
 		return at(cay.Errorf(cay.Invalid, "it has a model"), "model")
 	}
-	if v.Model != name || b.snapshot.Catalog.Lookup(name) == nil {
+	if v.Model != name || b.catalog.Lookup(name) == nil {
 		if v.Model == name {
 			return at(cay.Errorf(cay.Invalid, "%.200q is no model that is known", name), "model")
 		}
@@ -264,7 +272,7 @@ func (b *builder) checkVirtual(name string, v *Virtual) error {
 	}
 	for list, names := range map[string][]string{"order": v.Order, "only": v.Only} {
 		for i, n := range names {
-			if b.all[n] == nil && b.entries[n] == nil {
+			if !b.known(n) {
 				return at(cay.Errorf(cay.Invalid, "there is no provider %.80q", n), list, i)
 			}
 		}
@@ -285,7 +293,7 @@ func (b *builder) checkVirtual(name string, v *Virtual) error {
 	return nil
 }
 
-func (b *builder) checkRules() error {
+func (b *nameChecker) checkRules() error {
 	for i := range b.file.Rules {
 		r := &b.file.Rules[i]
 		switch {

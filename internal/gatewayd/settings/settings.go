@@ -8,7 +8,6 @@
 package settings
 
 import (
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -131,14 +130,16 @@ func build(in inputs) (*Snapshot, error) {
 		origins: make(map[string]Origin), own: make(map[ownKey]*own), problems: make(map[gateway.CredentialID]error),
 		accounts: make(map[accountKey]provider.Credential), byok: in.byok,
 	}}
-	if in.env == nil {
-		b.env = func(string) string { return "" }
-	}
 	if in.src != nil {
 		b.file = &in.src.file
 	} else {
 		b.file = new(File)
 	}
+	variables := environment{get: in.env, on: b.file.Environment == nil || *b.file.Environment}
+	if in.env == nil {
+		variables.get = func(string) string { return "" }
+	}
+	b.credentialBuilder = credentialBuilder{environment: variables, client: in.client, old: in.accounts, accounts: b.snapshot.accounts}
 	err := b.build()
 	if err == nil {
 		return b.snapshot, nil
@@ -152,15 +153,24 @@ func build(in inputs) (*Snapshot, error) {
 	return nil, err
 }
 
-// builder builds a Snapshot.
+// builder builds a Snapshot: the providers itself, the other parts by their builders,
+// which get the providers.
 type builder struct {
 	inputs
+	credentialBuilder
+	byName
 	file     *File
 	snapshot *Snapshot
-	// entries maps provider names to their settings.
-	entries map[string]*Provider
-	all     map[string]*provider.Provider
 }
+
+// byName holds the providers of the settings.
+type byName struct {
+	entries map[string]*Provider          // settings by name, also of disabled providers
+	all     map[string]*provider.Provider // by name
+}
+
+// known reports whether there is a provider, or one that is disabled.
+func (n *byName) known(name string) bool { return n.all[name] != nil || n.entries[name] != nil }
 
 func (b *builder) build() error {
 	s := b.snapshot
@@ -173,13 +183,19 @@ func (b *builder) build() error {
 	if err := b.providers(); err != nil {
 		return err
 	}
-	if err := b.projects(); err != nil {
+	owns := ownBuilder{credentialBuilder: b.credentialBuilder, byName: b.byName, own: s.own, problems: s.problems}
+	if err := owns.build(b.file.Projects, b.stored.own); err != nil {
 		return err
 	}
-	if err := b.catalog(); err != nil {
+	models := catalogBuilder{byName: b.byName, models: make(map[string]*gateway.Model)}
+	if err := models.build(b.list, b.file.Models); err != nil {
 		return err
 	}
-	if err := b.routing(); err != nil {
+	models.discoveries(s.discover, b.discovered)
+	s.Catalog = models.catalog()
+	s.rules, s.aliases, s.splits, s.virtual = b.file.Rules, b.file.Aliases, b.file.Splits, b.file.Virtual
+	names := nameChecker{byName: b.byName, file: b.file, catalog: s.Catalog}
+	if err := names.check(); err != nil {
 		return err
 	}
 	if err := b.guards(); err != nil {
@@ -249,7 +265,7 @@ func (b *builder) guards() error {
 		}
 		cfg.Webhook = &guard.Webhook{URL: w.URL, Header: head, Timeout: w.Timeout, FailOpen: w.Fail == "open", Answers: w.Answers}
 	}
-	guards, err := guard.New(cfg, b.client)
+	guards, err := guard.New(cfg, b.inputs.client)
 	if err != nil {
 		return at(err)
 	}
@@ -280,48 +296,4 @@ func (b *builder) keeping() error {
 	}
 	b.snapshot.Cache = c
 	return nil
-}
-
-// header returns the headers of a map, with references resolved.
-func (b *builder) header(refs map[string]*Ref) (http.Header, error) {
-	head := make(http.Header, len(refs))
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		value, err := b.secret(refs[name])
-		if err != nil {
-			return nil, at(err, name)
-		}
-		if !validHeader(name) {
-			return nil, at(cay.Errorf(cay.Invalid, "%q is no name of a header that can be set", name), name)
-		}
-		head.Set(name, value)
-	}
-	return head, nil
-}
-
-// validHeader reports whether the operator may set a header: headers of the connection or
-// of the body are excluded.
-func validHeader(name string) bool {
-	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r) }) {
-		return false
-	}
-	switch http.CanonicalHeaderKey(name) {
-	case "Host", "Content-Length", "Transfer-Encoding", "Connection", "Content-Type", "Content-Encoding", "Accept-Encoding", "Upgrade", "Te", "Trailer":
-		return false
-	}
-	return true
-}
-
-// secret returns the text of a Ref, checked to be a valid header value.
-func (b *builder) secret(r *Ref) (string, error) {
-	if r == nil {
-		return "", cay.Errorf(cay.Invalid, "it is empty")
-	}
-	text, err := r.resolve(b.env)
-	if err != nil {
-		return "", err
-	}
-	if _, err := provider.NewSecret(text); err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(text), nil
 }
