@@ -13,14 +13,12 @@ import (
 
 // decoder converts chunks of an answer to events.
 type decoder struct {
-	t      *hub.Target
-	events []hub.Event
+	output
 
-	begun, named bool // Start, Metadata have been emitted
-	answered     bool // a choice has come
-	content      bool // a block, a tool call or an image has come
-	finished     bool // a finish_reason has come
-	done         bool // Finished or Failure has been emitted
+	named    bool // Metadata has been emitted
+	answered bool // a choice has come
+	content  bool // a block, a tool call or an image has come
+	finished bool // a finish_reason has come
 
 	open    block
 	blocks  int // number of blocks so far
@@ -32,13 +30,19 @@ type decoder struct {
 	told  toolCalls // the same calls, told apart
 	ids   map[string]bool
 
-	kept      int // bytes of tool input and logprobs
-	finish    string
-	usage     *hub.Usage
-	tier      string
-	citations gjson.Result // the latest; servers repeat them in each chunk
-	results   gjson.Result
-	sources   []hub.Source
+	kept    int // bytes of tool input and logprobs
+	finish  string
+	usage   *hub.Usage
+	tier    string
+	sources sources
+}
+
+// output is the events of an answer.
+type output struct {
+	t      *hub.Target
+	events []hub.Event
+	begun  bool // Start has been emitted
+	done   bool // Finished or Failure has been emitted
 }
 
 // block is the open block of text or reasoning; id is empty if no block is open.
@@ -62,34 +66,34 @@ type call struct {
 }
 
 func newDecoder(t *hub.Target) *decoder {
-	return &decoder{t: t, told: toolCalls{whole: t.Is(WholeToolCalls)}, ids: map[string]bool{}}
+	return &decoder{output: output{t: t}, told: toolCalls{whole: t.Is(WholeToolCalls)}, ids: map[string]bool{}}
 }
 
 // start emits the start of the stream, once.
-func (d *decoder) start() {
-	if !d.begun {
-		d.begun = true
-		d.events = append(d.events, hub.Event{Kind: hub.Start})
+func (o *output) start() {
+	if !o.begun {
+		o.begun = true
+		o.events = append(o.events, hub.Event{Kind: hub.Start})
 	}
 }
 
-func (d *decoder) emit(e hub.Event) {
+func (o *output) emit(e hub.Event) {
 	if e.Kind != hub.Failure {
-		d.start()
+		o.start()
 	}
-	d.events = append(d.events, e)
+	o.events = append(o.events, e)
 }
 
-func (d *decoder) fail(err *hub.Error) {
-	if !d.done {
-		d.done = true
-		d.emit(hub.Event{Kind: hub.Failure, Err: err})
+func (o *output) fail(err *hub.Error) {
+	if !o.done {
+		o.done = true
+		o.emit(hub.Event{Kind: hub.Failure, Err: err})
 	}
 }
 
 // broken fails with the error for a malformed answer.
-func (d *decoder) broken(what string) {
-	d.fail(&hub.Error{Kind: hub.UpstreamFailed, Provider: d.t.Provider, Message: "the provider " + d.t.Provider + " failed: " + what})
+func (o *output) broken(what string) {
+	o.fail(&hub.Error{Kind: hub.UpstreamFailed, Provider: o.t.Provider, Message: "the provider " + o.t.Provider + " failed: " + what})
 }
 
 // whole decodes a whole answer.
@@ -134,9 +138,9 @@ func (d *decoder) chunk(root gjson.Result) {
 		case "service_tier":
 			d.tier = v.Str
 		case "citations":
-			d.citations = v
+			d.sources.citations = v
 		case "search_results":
-			d.results = v
+			d.sources.results = v
 		case "error":
 			failure = v
 		}
@@ -229,7 +233,7 @@ func (d *decoder) delta(v gjson.Result) {
 			calls = v
 		case "annotations":
 			v.ForEach(func(_, note gjson.Result) bool {
-				d.annotation(note)
+				d.sources.annotation(note)
 				return true
 			})
 		}
@@ -391,13 +395,6 @@ func (d *decoder) image(address string) {
 	d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.FilePart, File: f}})
 }
 
-func (d *decoder) annotation(note gjson.Result) {
-	c := note.Get("url_citation")
-	if c.Get("url").Str != "" && len(d.sources) < maxCalls {
-		d.sources = append(d.sources, hub.Source{URL: c.Get("url").Str, Title: c.Get("title").Str})
-	}
-}
-
 // toolCall processes a part of a tool call, or a whole call.
 func (d *decoder) toolCall(v gjson.Result) {
 	p := readPiece(v)
@@ -545,33 +542,13 @@ func (d *decoder) end() {
 	if d.done {
 		return
 	}
-	d.allSources()
+	all := d.sources.all()
+	for i := range all {
+		d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.SourcePart, Source: &all[i]}})
+	}
 	if d.usage != nil {
 		d.usage.Tier = d.tier
 	}
 	d.emit(hub.Event{Kind: hub.Finished, Finish: finishOf(d.finish, len(d.calls) > 0, d.refused), Usage: d.usage})
 	d.done = true
-}
-
-// allSources emits the sources of the answer: annotations (OpenAI, OpenRouter),
-// search_results (Perplexity) and citations (xAI, Perplexity), each URL once.
-func (d *decoder) allSources() {
-	list(d.results).ForEach(func(_, v gjson.Result) bool {
-		d.sources = append(d.sources, hub.Source{URL: v.Get("url").Str, Title: v.Get("title").Str})
-		return len(d.sources) < maxCalls
-	})
-	list(d.citations).ForEach(func(_, v gjson.Result) bool {
-		d.sources = append(d.sources, hub.Source{URL: orText(v, "url").Str, Title: v.Get("title").Str})
-		return len(d.sources) < maxCalls
-	})
-	seen := map[string]bool{"": true}
-	for i := range d.sources {
-		s := &d.sources[i]
-		if seen[s.URL] {
-			continue
-		}
-		seen[s.URL] = true
-		s.ID = "source-" + strconv.Itoa(len(seen)-2)
-		d.emit(hub.Event{Kind: hub.Whole, Part: &hub.Part{Kind: hub.SourcePart, Source: s}})
-	}
 }
