@@ -33,9 +33,7 @@ type decoder struct {
 	blocked         string // why the prompt was
 	usage           *usageMetadata
 	options         hub.Options
-	sources         []hub.Part
-	known           map[string]bool // sources already returned
-	queries         int
+	grounding       grounding
 }
 
 // openCall is a function call whose arguments are streamed.
@@ -114,7 +112,7 @@ func (d *decoder) candidate(c *candidate) {
 			d.options.SetRaw(optProvider, m.name, hub.Compact(m.raw))
 		}
 	}
-	d.grounding(c.GroundingMetadata)
+	d.grounding.add(c.GroundingMetadata)
 }
 
 func (d *decoder) part(p *part) {
@@ -325,64 +323,6 @@ func (d *decoder) custom(p *part) {
 	d.text("", p) // a signature alone
 }
 
-// chunk is one grounding source.
-type chunk struct {
-	Web, Maps, RetrievedContext *struct {
-		URI, Title string
-	}
-}
-
-// grounding collects sources for the end of the answer, because some events repeat them.
-func (d *decoder) grounding(raw json.RawMessage) {
-	if hub.IsNull(raw) {
-		return
-	}
-	var g struct {
-		GroundingChunks  []chunk
-		WebSearchQueries []string
-	}
-	if json.Unmarshal(raw, &g) != nil {
-		return
-	}
-	queries := 0
-	for _, q := range g.WebSearchQueries {
-		if q != "" {
-			queries++
-		}
-	}
-	d.queries = max(d.queries, queries)
-	for _, c := range g.GroundingChunks {
-		from := c.Web
-		if from == nil {
-			from = c.Maps
-		}
-		if from == nil {
-			from = c.RetrievedContext
-		}
-		if from == nil || from.URI == "" && from.Title == "" || d.known[from.URI+"\n"+from.Title] {
-			continue
-		}
-		if d.known == nil {
-			d.known = make(map[string]bool)
-		}
-		d.known[from.URI+"\n"+from.Title] = true
-		s := &hub.Source{ID: "source-" + strconv.Itoa(len(d.sources)), Title: from.Title}
-		if strings.HasPrefix(from.URI, "http://") || strings.HasPrefix(from.URI, "https://") {
-			s.URL = from.URI
-		} else { // gs://bucket/file.pdf, or a file of a store
-			s.Filename = from.URI[strings.LastIndexByte(from.URI, '/')+1:]
-			s.MediaType = "application/octet-stream"
-			if strings.HasSuffix(s.Filename, ".pdf") {
-				s.MediaType = "application/pdf"
-			}
-			if s.Title == "" {
-				s.Title = s.Filename
-			}
-		}
-		d.sources = append(d.sources, hub.Part{Kind: hub.SourcePart, Source: s})
-	}
-}
-
 // finishes maps Google's finish reasons other than STOP and MAX_TOKENS.
 var finishes = map[string]hub.Reason{
 	"SAFETY": hub.ContentFilter, "RECITATION": hub.ContentFilter, "BLOCKLIST": hub.ContentFilter, "PROHIBITED_CONTENT": hub.ContentFilter,
@@ -408,8 +348,8 @@ func (d *decoder) end(cause error) {
 	}
 	d.close(nil)
 	d.endCall()
-	for i := range d.sources {
-		d.emit(hub.Event{Kind: hub.Whole, Part: &d.sources[i]})
+	for i := range d.grounding.sources {
+		d.emit(hub.Event{Kind: hub.Whole, Part: &d.grounding.sources[i]})
 	}
 	finish := hub.Finish{Reason: hub.OtherReason, Raw: d.finish}
 	switch reason, ok := finishes[d.finish]; {
@@ -445,9 +385,9 @@ func (d *decoder) counted() *hub.Usage {
 	}
 	text := hub.Count(u.Candidates.n)
 	out.Text, out.Output = &text, hub.N(text+hub.Count(u.Thoughts.n))
-	if d.queries > 0 {
+	if d.grounding.queries > 0 {
 		// Models before version 3 are charged per answer, later models per query.
-		n := int64(d.queries)
+		n := int64(d.grounding.queries)
 		if version(d.target.Model) < 3 {
 			n = 1
 		}
