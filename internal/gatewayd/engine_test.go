@@ -112,7 +112,7 @@ func (w *world) provider(name, format, url string) *provider.Provider {
 	p := &provider.Provider{
 		Name: name, Formats: []string{format}, BaseURL: url + "/v1", Credentials: []provider.Credential{provider.Bearer(provider.Owner{ID: name + "-key"}, s)},
 		NeedsCredential: true, Unlisted: true, SelfHosted: true, FirstByte: time.Minute, Idle: time.Minute,
-		Embeddings: "/embeddings", Images: "/images/generations", Rerank: "/rerank", Speech: "/audio/speech", Transcription: "/audio/transcriptions",
+		Paths: provider.Paths{Embeddings: "/embeddings", Images: "/images/generations", Rerank: "/rerank", Speech: "/audio/speech", Transcription: "/audio/transcriptions"},
 	}
 	switch format {
 	case gatewaytest.Gemini:

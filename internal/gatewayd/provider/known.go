@@ -230,8 +230,8 @@ func (k *Known) New(name string, w Where) *Provider {
 	p := &Provider{
 		Name: name, Kind: k.Kind, Formats: k.Formats, BaseURL: k.Base(w), Header: make(http.Header), Quirks: make(map[string]bool),
 		NeedsCredential: k.Auth != AuthNone, FirstByte: DefaultFirstByte, Idle: DefaultIdle,
-		ZeroRetention: k.SelfHosted, NoTraining: k.NoTraining, Country: k.Country, Region: w.Region,
-		Embeddings: k.Embeddings, Images: k.Images, Rerank: k.Rerank, Speech: k.Speech, Transcription: k.Transcription, Models: k.Models,
+		Privacy:    Privacy{ZeroRetention: k.SelfHosted, NoTraining: k.NoTraining, Country: k.Country, Region: w.Region},
+		Paths:      Paths{Embeddings: k.Embeddings, Images: k.Images, Rerank: k.Rerank, Speech: k.Speech, Transcription: k.Transcription, Models: k.Models},
 		EmbedBatch: k.EmbedBatch,
 		SelfHosted: k.SelfHosted, Unlisted: k.Kind != "" && !k.Listed,
 	}

@@ -46,18 +46,11 @@ type Provider struct {
 	// cost becomes known; otherwise the call is canceled with its client.
 	Finish bool
 
-	ZeroRetention, NoTraining bool
-	Country                   string // ISO 3166-1 alpha-2 code of the headquarters
-	Region                    string
-
-	// Embeddings, Images, Rerank, Speech and Transcription are the paths of these calls
-	// below BaseURL, empty if unsupported. A path may also be an absolute URL: see URL.
-	Embeddings, Images, Rerank, Speech, Transcription string
+	Privacy
+	Paths
 	// EmbedBatch is the maximum number of texts per embeddings call; 0 means 2048,
 	// OpenAI's limit.
 	EmbedBatch int
-	// Models is the path of the provider's list of models, for checks and for discovery.
-	Models string
 
 	// ForeignIDs lets requests name objects that the provider keeps under an id (answers,
 	// files) and that no request of the same project created.
@@ -73,6 +66,21 @@ type Provider struct {
 	// Price is the price of models that are not in the catalogue; nil means 0 if
 	// SelfHosted, else unknown.
 	Price *gateway.Price
+}
+
+// Privacy is what becomes of prompts at a provider, and where.
+type Privacy struct {
+	ZeroRetention, NoTraining bool
+	Country                   string // ISO 3166-1 alpha-2 code of the headquarters
+	Region                    string
+}
+
+// Paths are the paths of calls below BaseURL, empty if unsupported. A path may also be an
+// absolute URL: see Provider.URL.
+type Paths struct {
+	Embeddings, Images, Rerank, Speech, Transcription string
+	// Models is the path of the provider's list of models, for checks and for discovery.
+	Models string
 }
 
 // URL returns the address of one of the provider's paths.
