@@ -40,16 +40,11 @@ func TestReadCall_Settings(t *testing.T) {
 	yes, no := true, false
 	f := func(x float64) *float64 { return &x }
 	want := &hub.Call{
-		Prompt:           []hub.Message{{Role: hub.User, Parts: []hub.Part{{Kind: hub.TextPart, Text: "hi"}}}},
-		MaxOutputTokens:  hub.N(100),
-		Temperature:      f(0),
-		TopP:             f(0.9),
-		TopK:             f(5),
-		PresencePenalty:  f(-1.5),
-		FrequencyPenalty: f(1.5),
-		StopSequences:    []string{"a", "\n"},
-		Seed:             hub.N(-7),
-		Format:           &hub.Format{Schema: json.RawMessage(`{"type":"object"}`), Name: "city", Description: "a city"},
+		Prompt:          []hub.Message{{Role: hub.User, Parts: []hub.Part{{Kind: hub.TextPart, Text: "hi"}}}},
+		MaxOutputTokens: hub.N(100),
+		Sampling:        hub.Sampling{Temperature: f(0), TopP: f(0.9), TopK: f(5), PresencePenalty: f(-1.5), FrequencyPenalty: f(1.5), Seed: hub.N(-7)},
+		StopSequences:   []string{"a", "\n"},
+		Format:          &hub.Format{Schema: json.RawMessage(`{"type":"object"}`), Name: "city", Description: "a city"},
 		Tools: []hub.Tool{
 			{Name: "weather", Description: "d", InputSchema: json.RawMessage(`{"type":"object","properties":{}}`), Strict: &yes,
 				Examples: []json.RawMessage{json.RawMessage(`{"city":"Oslo"}`)}, Options: hub.Options{"anthropic": {"cacheControl": json.RawMessage(`{"type":"ephemeral"}`)}}},

@@ -74,18 +74,18 @@ func TestWriteCall(t *testing.T) {
 		{"stream", "", "m", hub.Call{Prompt: hello, Stream: true}, "stream stream_options", `{"stream":true,"stream_options":{"include_usage":true}}`, ""},
 		{"stream", "mistral", "m", hub.Call{Prompt: hello, Stream: true}, "stream stream_options", `{"stream":true}`, ""},
 
-		{"reasoning model", "openai", "gpt-5.1", hub.Call{Prompt: []hub.Message{say(hub.System, text("s")), say(hub.User, text("u"))}, MaxOutputTokens: hub.N(5), Temperature: ptr(0.5), TopP: ptr(0.1), PresencePenalty: ptr(1.0), FrequencyPenalty: ptr(1.0), TopK: ptr(3.0), Effort: hub.EffortMax, Options: hub.Options{"openai": {"logprobs": raw("true"), "textVerbosity": raw(`"low"`)}}},
+		{"reasoning model", "openai", "gpt-5.1", hub.Call{Prompt: []hub.Message{say(hub.System, text("s")), say(hub.User, text("u"))}, MaxOutputTokens: hub.N(5), Sampling: hub.Sampling{Temperature: ptr(0.5), TopP: ptr(0.1), PresencePenalty: ptr(1.0), FrequencyPenalty: ptr(1.0), TopK: ptr(3.0)}, Effort: hub.EffortMax, Options: hub.Options{"openai": {"logprobs": raw("true"), "textVerbosity": raw(`"low"`)}}},
 			"messages max_tokens max_completion_tokens temperature top_p top_k presence_penalty frequency_penalty reasoning_effort logprobs verbosity",
 			`{"max_completion_tokens":5,"messages":[{"role":"developer","content":"s"},{"role":"user","content":"u"}],"reasoning_effort":"xhigh","verbosity":"low"}`,
 			"temperature topP topK presencePenalty frequencyPenalty reasoning logprobs"},
-		{"reasoning model that is not to", "openai", "gpt-5.1", hub.Call{Prompt: hello, Temperature: ptr(0.5), Effort: hub.EffortNone}, "temperature reasoning_effort", `{"reasoning_effort":"none","temperature":0.5}`, ""},
-		{"other model", "azure", "gpt-4o", hub.Call{Prompt: []hub.Message{say(hub.System, text("s"))}, MaxOutputTokens: hub.N(5), Temperature: ptr(0.5), Effort: hub.EffortLow, Options: hub.Options{"openai": {"logprobs": raw("2")}}},
+		{"reasoning model that is not to", "openai", "gpt-5.1", hub.Call{Prompt: hello, Sampling: hub.Sampling{Temperature: ptr(0.5)}, Effort: hub.EffortNone}, "temperature reasoning_effort", `{"reasoning_effort":"none","temperature":0.5}`, ""},
+		{"other model", "azure", "gpt-4o", hub.Call{Prompt: []hub.Message{say(hub.System, text("s"))}, MaxOutputTokens: hub.N(5), Sampling: hub.Sampling{Temperature: ptr(0.5)}, Effort: hub.EffortLow, Options: hub.Options{"openai": {"logprobs": raw("2")}}},
 			"messages max_tokens max_completion_tokens temperature reasoning_effort logprobs top_logprobs", `{"logprobs":true,"max_tokens":5,"messages":[{"role":"system","content":"s"}],"temperature":0.5,"top_logprobs":2}`, "reasoning"},
 		{"budget", "openai", "o3", hub.Call{Prompt: hello, ThinkingBudget: hub.N(9000)}, "reasoning_effort", `{"reasoning_effort":"medium"}`, "reasoning"},
-		{"budget", "openrouter", "m", hub.Call{Prompt: hello, ThinkingBudget: hub.N(9000), HideReasoning: true, TopK: ptr(4.0)}, "reasoning reasoning_effort top_k", `{"reasoning":{"max_tokens":9000,"exclude":true},"top_k":4}`, ""},
+		{"budget", "openrouter", "m", hub.Call{Prompt: hello, ThinkingBudget: hub.N(9000), HideReasoning: true, Sampling: hub.Sampling{TopK: ptr(4.0)}}, "reasoning reasoning_effort top_k", `{"reasoning":{"max_tokens":9000,"exclude":true},"top_k":4}`, ""},
 		{"effort", "groq", "openai/gpt-oss-120b", hub.Call{Prompt: hello, Effort: hub.EffortMinimal}, "reasoning_effort", `{"reasoning_effort":"low"}`, "reasoning"},
 		{"effort", "mistral", "m", hub.Call{Prompt: hello, Effort: hub.EffortHigh}, "reasoning_effort", `{}`, "reasoning"},
-		{"effort", "xai", "grok-4", hub.Call{Prompt: hello, Effort: hub.EffortHigh, PresencePenalty: ptr(1.0), StopSequences: []string{"a"}}, "reasoning_effort presence_penalty stop", `{}`, "presencePenalty stopSequences reasoning"},
+		{"effort", "xai", "grok-4", hub.Call{Prompt: hello, Effort: hub.EffortHigh, Sampling: hub.Sampling{PresencePenalty: ptr(1.0)}, StopSequences: []string{"a"}}, "reasoning_effort presence_penalty stop", `{}`, "presencePenalty stopSequences reasoning"},
 		{"effort", "xai", "grok-3-mini", hub.Call{Prompt: hello, Effort: hub.EffortHigh}, "reasoning_effort", `{"reasoning_effort":"high"}`, ""},
 		{"thinking", "deepseek", "deepseek-chat", hub.Call{Prompt: hello, Effort: hub.EffortHigh}, "thinking reasoning_effort", `{"thinking":{"type":"enabled"}}`, ""},
 		{"thinking", "zhipu", "glm-5", hub.Call{Prompt: hello, Effort: hub.EffortNone}, "thinking reasoning_effort", `{"thinking":{"type":"disabled"}}`, ""},
@@ -125,7 +125,7 @@ func TestWriteCall(t *testing.T) {
 		{"tools", "openai", "gpt-4o", hub.Call{Prompt: hello, Tools: []hub.Tool{weather, {Name: "g"}}, ToolChoice: hub.ToolChoice{Mode: hub.ToolNamed, Tool: "g"}, ParallelTools: ptr(false)}, "tools tool_choice parallel_tool_calls",
 			`{"parallel_tool_calls":false,"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"},"strict":false}},{"type":"function","function":{"name":"g","parameters":{"type":"object","properties":{}}}}]}`, "tools.f.inputSchema"},
 		{"tools", "groq", "m", hub.Call{Prompt: hello, Tools: []hub.Tool{weather}, ToolChoice: hub.ToolChoice{Mode: hub.ToolRequired}}, "tools tool_choice", `{"tool_choice":"required","tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}]}`, ""},
-		{"tools", "mistral", "m", hub.Call{Prompt: hello, Tools: []hub.Tool{{Name: "g"}}, ToolChoice: hub.ToolChoice{Mode: hub.ToolRequired}, Seed: ptr(int64(4)), User: "ann"}, "tool_choice seed random_seed user", `{"random_seed":4,"tool_choice":"any"}`, "user"},
+		{"tools", "mistral", "m", hub.Call{Prompt: hello, Tools: []hub.Tool{{Name: "g"}}, ToolChoice: hub.ToolChoice{Mode: hub.ToolRequired}, Sampling: hub.Sampling{Seed: ptr(int64(4))}, User: "ann"}, "tool_choice seed random_seed user", `{"random_seed":4,"tool_choice":"any"}`, "user"},
 		{"choice without tools", "", "m", hub.Call{Prompt: hello, ToolChoice: hub.ToolChoice{Mode: hub.ToolAuto}, ParallelTools: ptr(true)}, "tools tool_choice parallel_tool_calls", `{}`, ""},
 
 		{"JSON", "", "m", hub.Call{Prompt: hello, Format: &hub.Format{}}, "response_format", `{"response_format":{"type":"json_object"}}`, ""},
@@ -134,7 +134,7 @@ func TestWriteCall(t *testing.T) {
 		{"a loose schema", "openai", "gpt-4o", hub.Call{Prompt: hello, Format: &hub.Format{Schema: raw(`{"type":"object","properties":{"a":{}}}`)}}, "response_format", `{"response_format":{"type":"json_schema","json_schema":{"name":"response","schema":{"type":"object","properties":{"a":{}}}}}}`, ""},
 		{"a schema", "deepseek", "m", hub.Call{Prompt: hello, Format: &hub.Format{Schema: raw(`{"type":"object"}`)}}, "response_format messages", `{"messages":[{"role":"system","content":"Answer with JSON only, of this JSON Schema:\n{\"type\":\"object\"}"},{"role":"user","content":"hi"}],"response_format":{"type":"json_object"}}`, "responseFormat"},
 
-		{"options", "my-server", "m", hub.Call{Prompt: hello, Temperature: ptr(0.5), Options: hub.Options{"myServer": {"guided_json": raw(`{}`), "temperature": raw("1")}, "my-server": {"stream": raw("true"), "reasoningEffort": raw(`"low"`), "a\"b": raw("1")}, "other": {"x": raw("1")}}},
+		{"options", "my-server", "m", hub.Call{Prompt: hello, Sampling: hub.Sampling{Temperature: ptr(0.5)}, Options: hub.Options{"myServer": {"guided_json": raw(`{}`), "temperature": raw("1")}, "my-server": {"stream": raw("true"), "reasoningEffort": raw(`"low"`), "a\"b": raw("1")}, "other": {"x": raw("1")}}},
 			"guided_json temperature stream reasoning_effort x", `{"guided_json":{},"reasoning_effort":"low","temperature":0.5}`, `providerOptions.my-server.a"b providerOptions.my-server.stream`},
 	} {
 		t.Run(tt.name+" "+tt.server, func(t *testing.T) {

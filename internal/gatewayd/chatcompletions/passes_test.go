@@ -79,7 +79,7 @@ func TestPasses_WrittenAnew(t *testing.T) {
 	for server := range known {
 		for _, messages := range [][]hub.Message{loop, hello, {say(hub.User, image, text("a"))}} {
 			target := &hub.Target{Provider: server, Model: "gpt-5.1", Quirks: Known(server)}
-			c := &hub.Call{Prompt: messages, MaxOutputTokens: hub.N(5), Effort: hub.EffortMax, Seed: hub.N(1), User: "ann", Stream: true, Tools: []hub.Tool{weather}, ToolChoice: hub.ToolChoice{Mode: hub.ToolRequired}, Format: &hub.Format{Schema: raw(`{}`), Strict: ptr(true)}, ParallelTools: ptr(true), ServiceTier: "flex", PresencePenalty: ptr(1.0)}
+			c := &hub.Call{Prompt: messages, MaxOutputTokens: hub.N(5), Effort: hub.EffortMax, Sampling: hub.Sampling{Seed: hub.N(1), PresencePenalty: ptr(1.0)}, User: "ann", Stream: true, Tools: []hub.Tool{weather}, ToolChoice: hub.ToolChoice{Mode: hub.ToolRequired}, Format: &hub.Format{Schema: raw(`{}`), Strict: ptr(true)}, ParallelTools: ptr(true), ServiceTier: "flex"}
 			out, _, err := New().WriteCall(c, target)
 			if err != nil || !New().Passes(target, out.Body) {
 				t.Errorf("%s: %v, or it does not pass: %s", server, err, out.Body)

@@ -34,7 +34,7 @@ func TestReadCall_Members(t *testing.T) {
 		want    hub.Call // without the prompt
 	}{
 		{``, hub.Call{}},
-		{`,"temperature":0.5,"top_p":null,"seed":3,"stop":"a","stream":true`, hub.Call{Temperature: ptr(0.5), Seed: ptr(int64(3)), StopSequences: []string{"a"}, Stream: true}},
+		{`,"temperature":0.5,"top_p":null,"seed":3,"stop":"a","stream":true`, hub.Call{Sampling: hub.Sampling{Temperature: ptr(0.5), Seed: ptr(int64(3))}, StopSequences: []string{"a"}, Stream: true}},
 		{`,"max_completion_tokens":7,"max_tokens":5`, hub.Call{MaxOutputTokens: ptr(int64(7))}},
 		{`,"max_tokens":5,"max_completion_tokens":7`, hub.Call{MaxOutputTokens: ptr(int64(7))}},
 		{`,"max_tokens":5.0,"stop":["a","b"],"n":1`, hub.Call{MaxOutputTokens: ptr(int64(5)), StopSequences: []string{"a", "b"}}},

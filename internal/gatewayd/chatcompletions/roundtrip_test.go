@@ -438,9 +438,13 @@ func genCall() *rapid.Generator[*hub.Call] {
 	return rapid.Custom(func(t *rapid.T) *hub.Call {
 		unit := rapid.Float64Range(0, 2)
 		c := &hub.Call{
-			MaxOutputTokens: genOptional(t, rapid.Int64Range(1, 1e6), "maxOutputTokens"), Temperature: genOptional(t, unit, "temperature"), TopP: genOptional(t, unit, "topP"),
-			TopK: genOptional(t, rapid.Float64Range(1, 100), "topK"), PresencePenalty: genOptional(t, unit, "presencePenalty"), FrequencyPenalty: genOptional(t, unit, "frequencyPenalty"),
-			Seed: genOptional(t, rapid.Int64Range(-1<<53, 1<<53), "seed"), User: rapid.SampledFrom([]string{"", "ann"}).Draw(t, "user"),
+			MaxOutputTokens: genOptional(t, rapid.Int64Range(1, 1e6), "maxOutputTokens"),
+			Sampling: hub.Sampling{
+				Temperature: genOptional(t, unit, "temperature"), TopP: genOptional(t, unit, "topP"),
+				TopK: genOptional(t, rapid.Float64Range(1, 100), "topK"), PresencePenalty: genOptional(t, unit, "presencePenalty"), FrequencyPenalty: genOptional(t, unit, "frequencyPenalty"),
+				Seed: genOptional(t, rapid.Int64Range(-1<<53, 1<<53), "seed"),
+			},
+			User:        rapid.SampledFrom([]string{"", "ann"}).Draw(t, "user"),
 			ServiceTier: rapid.SampledFrom([]string{"", "flex", "priority"}).Draw(t, "tier"), Stream: rapid.Bool().Draw(t, "stream"), HideReasoning: rapid.Bool().Draw(t, "hide"),
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "stops") {

@@ -216,7 +216,7 @@ func TestWriteCall_Thinking(t *testing.T) {
 	t.Parallel()
 	prompt := []hub.Message{text(hub.User, "hi")}
 	temperature, k := 0.5, 40.0
-	c := hub.Call{Prompt: prompt, Effort: hub.EffortMedium, MaxOutputTokens: hub.N(10000), Temperature: &temperature, TopK: &k}
+	c := hub.Call{Prompt: prompt, Effort: hub.EffortMedium, MaxOutputTokens: hub.N(10000), Sampling: hub.Sampling{Temperature: &temperature, TopK: &k}}
 	for _, test := range []struct {
 		target   *hub.Target
 		more     string
@@ -312,7 +312,7 @@ func TestWriteCall_Options(t *testing.T) {
 	o.Set("bedrock", "anthropicBeta", []string{"b"})
 	o.Set("bedrock", "unheard", 1)
 	p := 0.1
-	c := &hub.Call{Prompt: []hub.Message{text(hub.User, "hi")}, Options: o, ServiceTier: "flex", User: "u", PresencePenalty: &p, FrequencyPenalty: &p, Seed: hub.N(1)}
+	c := &hub.Call{Prompt: []hub.Message{text(hub.User, "hi")}, Options: o, ServiceTier: "flex", User: "u", Sampling: hub.Sampling{PresencePenalty: &p, FrequencyPenalty: &p, Seed: hub.N(1)}}
 	body, warnings := writeCall(t, c, old)
 	expect(t, body, "guardrailConfig", `{"guardrailIdentifier":"g"}`)
 	expect(t, body, "serviceTier", `{"type":"flex"}`)

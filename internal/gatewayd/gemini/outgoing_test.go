@@ -70,7 +70,7 @@ func TestWriteCall_settings(t *testing.T) {
 	half, tokens, no := 0.5, int64(100), false
 	c := &hub.Call{
 		Prompt:          []hub.Message{say(hub.System, text("be")), say(hub.User, text("hi")), say(hub.System, text("brief"))},
-		MaxOutputTokens: &tokens, Temperature: &half, TopP: &half, TopK: &half, PresencePenalty: &half, FrequencyPenalty: &half, Seed: &tokens,
+		MaxOutputTokens: &tokens, Sampling: hub.Sampling{Temperature: &half, TopP: &half, TopK: &half, PresencePenalty: &half, FrequencyPenalty: &half, Seed: &tokens},
 		StopSequences: []string{"x"}, Format: &hub.Format{Schema: json.RawMessage(`{"$schema":"s","type":"object","properties":{"a":{"const":1}}}`)},
 		Effort: hub.EffortHigh, ParallelTools: &no, User: "u", ServiceTier: "flex",
 		Tools: []hub.Tool{

@@ -6,14 +6,9 @@ import "encoding/json"
 type Call struct {
 	Prompt []Message
 
-	MaxOutputTokens  *int64
-	Temperature      *float64
-	TopP             *float64
-	TopK             *float64
-	PresencePenalty  *float64
-	FrequencyPenalty *float64
-	StopSequences    []string
-	Seed             *int64
+	MaxOutputTokens *int64
+	StopSequences   []string
+	Sampling
 
 	Format     *Format // nil: text
 	Tools      []Tool
@@ -44,6 +39,16 @@ type Call struct {
 	Options Options
 	// Warnings are about request content that the Surface could not put into the Call.
 	Warnings []Warning
+}
+
+// Sampling is how the model draws its tokens; nil leaves a setting to the provider.
+type Sampling struct {
+	Temperature      *float64
+	TopP             *float64
+	TopK             *float64
+	PresencePenalty  *float64
+	FrequencyPenalty *float64
+	Seed             *int64
 }
 
 // Message is one turn of a conversation.

@@ -369,7 +369,7 @@ func TestWriteCall_Thinking(t *testing.T) {
 	prompt := []hub.Message{text(hub.User, "hi")}
 	temperature := 0.5
 	c := &hub.Call{
-		Prompt: prompt, Effort: hub.EffortMedium, MaxOutputTokens: hub.N(10000), Temperature: &temperature,
+		Prompt: prompt, Effort: hub.EffortMedium, MaxOutputTokens: hub.N(10000), Sampling: hub.Sampling{Temperature: &temperature},
 		Tools: []hub.Tool{{Name: "f"}}, ToolChoice: hub.ToolChoice{Mode: hub.ToolRequired},
 	}
 	body, warnings := writeCall(t, c, anthropic)

@@ -43,7 +43,7 @@ func TestWriteCall_settings(t *testing.T) {
 	temperature, tokens, no := 0.5, int64(100), false
 	c := &hub.Call{
 		Prompt:          []hub.Message{{Role: hub.System, Parts: []hub.Part{textPart("be")}}, user(textPart("hi"))},
-		MaxOutputTokens: &tokens, Temperature: &temperature, TopK: &temperature, Seed: &tokens, StopSequences: []string{"x"},
+		MaxOutputTokens: &tokens, Sampling: hub.Sampling{Temperature: &temperature, TopK: &temperature, Seed: &tokens}, StopSequences: []string{"x"},
 		Format: &hub.Format{Schema: json.RawMessage(`{"type":"object"}`)}, Effort: hub.EffortMax, ParallelTools: &no, Stream: true, User: "u", ServiceTier: "priority",
 		Tools: []hub.Tool{
 			{Name: "f", Description: "d", InputSchema: json.RawMessage(`{"type":"object"}`)},

@@ -81,7 +81,7 @@ func (*Format) ReadCall(_ http.Header, body []byte) (*hub.Call, error) {
 		return nil, invalid("max_output_tokens", "max_output_tokens is %d, and must be 1 or more", *n)
 	}
 	c := &hub.Call{
-		MaxOutputTokens: q.MaxOutputTokens, Temperature: q.Temperature, TopP: q.TopP,
+		MaxOutputTokens: q.MaxOutputTokens, Sampling: hub.Sampling{Temperature: q.Temperature, TopP: q.TopP},
 		ParallelTools: q.Parallel, Stream: q.Stream,
 	}
 	for provider, options := range q.ProviderOptions {
