@@ -112,12 +112,23 @@ func named(e ast.Expr) string {
 var engineParts = []string{"internal/gatewayd", "internal/gatewayd/admin", "internal/gatewayd/asks", "internal/gatewayd/charge", "internal/gatewayd/endpoint",
 	"internal/gatewayd/intake", "internal/gatewayd/plan", "internal/gatewayd/request", "internal/gatewayd/scan"}
 
-// A type of the gateway's engine is small enough to be kept in mind.
+// wireObjects are structs of the gateway that have more fields than others may have, since
+// a protocol or a file decides which members they have.
+var wireObjects = map[string]string{
+	"internal/gatewayd/messages.request":  "the members of a request of the Messages API",
+	"internal/gatewayd/responses.request": "the members of a request of the Responses API",
+	"internal/gatewayd/responses.body":    "the members of a request that is written for the Responses API",
+	"internal/gatewayd/responses.item":    "the members of all kinds of items of the Responses API, which share one list",
+	"internal/gatewayd/settings.Provider": "the members of a provider in the file of settings",
+}
+
+// A type of the gateway is small enough to be kept in mind.
 func TestArch_TypeSizes(t *testing.T) {
 	const fields, methods = 20, 40
 	count := map[string]int{}
+	large := map[string]bool{}
 	for _, s := range sources(t) {
-		if !slices.Contains(engineParts, s.pkg.path()) || s.test {
+		if s.test || !within(s.pkg.path(), "internal/gatewayd") {
 			continue
 		}
 		for _, d := range s.file.Decls {
@@ -126,19 +137,115 @@ func TestArch_TypeSizes(t *testing.T) {
 			}
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
-			if spec, ok := n.(*ast.TypeSpec); ok {
-				if st, ok := spec.Type.(*ast.StructType); ok && st.Fields.NumFields() > fields {
-					t.Errorf("%s: %s has %d fields, of at most %d: a stage of a call has its own type", s.at(spec), spec.Name.Name, st.Fields.NumFields(), fields)
-				}
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			st, ok := spec.Type.(*ast.StructType)
+			if !ok || st.Fields.NumFields() <= fields {
+				return true
+			}
+			name := s.pkg.path() + "." + spec.Name.Name
+			if large[name] = true; wireObjects[name] == "" {
+				t.Errorf("%s: %s has %d fields, of at most %d: it is two types, each with the fields that its methods use", s.at(spec), spec.Name.Name, st.Fields.NumFields(), fields)
 			}
 			return true
 		})
 	}
 	for name, n := range count {
 		if n > methods {
-			t.Errorf("%s has %d methods, of at most %d: a stage of a call has its own type", name, n, methods)
+			t.Errorf("%s has %d methods, of at most %d: it is two types, each with the fields that its methods use", name, n, methods)
 		}
 	}
+	for name := range wireObjects {
+		if !large[name] {
+			t.Errorf("%s has at most %d fields: take it off the list", name, fields)
+		}
+	}
+}
+
+// A drawing of the gateway's folders has a top and a bottom. The compiler refuses circles of
+// packages; a/x that imports b/x, and b/y that imports a/y, are a circle of folders only.
+func TestArch_GatewayHasNoCircle(t *testing.T) {
+	const slice = "internal/gatewayd"
+	linked := map[string][]string{}
+	for _, p := range packages(t) {
+		if within(p.path(), slice) {
+			for _, dep := range p.Deps { // also by way of packages outside
+				if within(relative(dep), slice) {
+					linked[p.path()] = append(linked[p.path()], relative(dep))
+				}
+			}
+		}
+	}
+	if found := folderCircle(slice, linked); found != nil {
+		t.Errorf("folders of %s import each other in a circle: %s", slice, strings.Join(found, " -> "))
+	}
+}
+
+func TestFolderCircle(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		linked     map[string][]string
+	}{
+		{"layers", "", map[string][]string{"s": {"s/a", "s/b/x"}, "s/a": {"s/b/x"}, "s/b/x": {"s/b/y"}}},
+		{"two folders", "a b a", map[string][]string{"s": {"s/a/y", "s/b"}, "s/a/x": {"s/b"}, "s/b": {"s/a/y"}}},
+		{"three folders", "a b c a", map[string][]string{"s/a/x": {"s/b/x"}, "s/b/y": {"s/c"}, "s/c": {"s/a/y"}}},
+		{"the slice itself", ". a .", map[string][]string{"s": {"s/a/x"}, "s/a/y": {"s"}}},
+	} {
+		if got := strings.Join(folderCircle("s", c.linked), " "); got != c.want {
+			t.Errorf("%s: the circle is %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// folderCircle returns folders of a slice that import each other in a circle, from a
+// folder back to the same folder, nil if there are none. linked has the packages of the
+// slice that each package imports.
+func folderCircle(slice string, linked map[string][]string) []string {
+	folder := func(path string) string {
+		if path == slice {
+			return "."
+		}
+		first, _, _ := strings.Cut(strings.TrimPrefix(path, slice+"/"), "/")
+		return first
+	}
+	next := map[string]map[string]bool{}
+	for from, all := range linked {
+		f := folder(from)
+		if next[f] == nil {
+			next[f] = map[string]bool{}
+		}
+		for _, to := range all {
+			if g := folder(to); g != f {
+				next[f][g] = true
+			}
+		}
+	}
+	done := map[string]bool{} // folders from which no circle is reached
+	var walk func(way []string) []string
+	walk = func(way []string) []string {
+		last := way[len(way)-1]
+		if i := slices.Index(way, last); i < len(way)-1 {
+			return way[i:]
+		}
+		if done[last] {
+			return nil
+		}
+		for _, f := range slices.Sorted(maps.Keys(next[last])) {
+			if found := walk(append(way, f)); found != nil {
+				return found
+			}
+		}
+		done[last] = true
+		return nil
+	}
+	for _, f := range slices.Sorted(maps.Keys(next)) {
+		if found := walk([]string{f}); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // A part of the engine is read without it.
