@@ -49,7 +49,7 @@ func (m *memory) Admit(ctx context.Context, c *Caller, n Need) (Hold, error) {
 	m.mu.Lock()
 	for {
 		var missing []spender
-		h.shares, missing = m.balances.of(h.few[:0], c)
+		h.shares, missing = m.balances.charged(h.few[:0], c)
 		if len(missing) == 0 {
 			break
 		}

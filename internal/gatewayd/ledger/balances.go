@@ -64,9 +64,9 @@ func (s *scopeBudgets) definition(ref string, scope int, teams *definition) *def
 	return s.fallback
 }
 
-// of appends to dst the balances that a call of c is charged to, and returns the spenders
+// charged appends to dst the balances that a call of c is charged to, and returns the spenders
 // whose balances have to be read first.
-func (b *balances) of(dst []share, c *Caller) (_ []share, missing []spender) {
+func (b *balances) charged(dst []share, c *Caller) (_ []share, missing []spender) {
 	t := b.teams[c.TeamID]
 	if t == nil {
 		if b.fallback == nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // memory is the part of a Book that every call changes: balances, the rates of keys, the
-// queue of records and the counters. One mutex guards all of it, because an admission
+// queue of records and the counters. A single mutex guards all of it: an admission
 // checks and takes everything or nothing. The writer makes changes durable: gather
 // returns them as a group, advance says that the group was written or has failed.
 type memory struct {
@@ -155,7 +155,7 @@ func (m *memory) credits(ctx context.Context, c *Caller) (left, spent gateway.Mo
 	m.mu.Lock()
 	for {
 		var missing []spender
-		if shares, missing = m.balances.of(nil, c); len(missing) == 0 {
+		if shares, missing = m.balances.charged(nil, c); len(missing) == 0 {
 			break
 		}
 		m.mu.Unlock()
@@ -181,14 +181,14 @@ func (m *memory) settled(ctx context.Context, brought []*gateway.Request) error 
 	for _, r := range brought {
 		c := &Caller{TeamID: r.TeamID, ProjectID: r.ProjectID, KeyID: r.KeyID, User: r.User, Tags: r.Tags}
 		m.mu.Lock()
-		shares, missing := m.balances.of(nil, c)
+		shares, missing := m.balances.charged(nil, c)
 		m.mu.Unlock()
 		if len(missing) > 0 {
 			if err := m.read(ctx, missing); err != nil {
 				return err
 			}
 			m.mu.Lock()
-			shares, _ = m.balances.of(nil, c)
+			shares, _ = m.balances.charged(nil, c)
 			m.mu.Unlock()
 		}
 		m.mu.Lock()
