@@ -59,14 +59,14 @@ type Stats struct {
 //
 //	keyring   authenticates and manages keys   keys.mu, change (with budgets)
 //	budgets   sets and shows budgets           change
-//	memory    admits and settles calls         mu, the only lock of an admission
+//	memory    admits and settles calls         mu
 //	records   lists and follows requests       feeds.mu
 //	keptIDs   owners of ids of providers       mu
 //	writer    writes memory to the database    none
 //	keeper    background work                  none
 //
-// A goroutine locks change before memory.mu and keys.mu, and memory.mu before feeds.mu.
-// keys.mu and keptIDs.mu are held with no further lock. No lock but change is held while
+// A goroutine locks change before memory.mu and keys.mu, and memory.mu before feeds.mu; it
+// takes no lock while it holds keys.mu, feeds.mu or keptIDs.mu. Only change is held while
 // the database works.
 type Book struct {
 	*memory
