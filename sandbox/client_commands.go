@@ -3,10 +3,14 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
+	"syscall"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire"
@@ -36,7 +40,8 @@ func keyHeader(key string) (http.Header, error) {
 
 // Exec is Start and Output in one round trip: the first event carries the
 // command. Closing the Output early leaves the command running. When the
-// connection breaks, the Output reconnects and resumes where it was. When the
+// connection breaks, the Output reconnects and resumes where it was, and tries
+// that for 30 seconds, so that commands go on while the daemon restarts. When the
 // sandbox is hibernated, the Output waits until something wakes the sandbox, and
 // then resumes, too.
 func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output, error) {
@@ -44,13 +49,18 @@ func (c *Client) Exec(ctx context.Context, ref string, p CommandParams) (Output,
 	if err != nil {
 		return nil, err
 	}
+	if p.IdempotencyKey == "" {
+		// If the connection breaks, repeating the request finds the command that it
+		// started.
+		p.IdempotencyKey = rand.Text()
+	}
 	header, err := keyHeader(p.IdempotencyKey)
 	if err != nil {
 		return nil, err
 	}
 	o := newOutput(ctx, c, ref, true)
-	err = o.open(wire.Request{Method: http.MethodPost, Path: pth, Query: url.Values{"stream": {"true"}}, Header: header, JSON: p})
-	if err != nil {
+	o.start = wire.Request{Method: http.MethodPost, Path: pth, Query: url.Values{"stream": {"true"}}, Header: header, JSON: p, Repeat: true}
+	if err := o.open(o.start); err != nil {
 		o.Close()
 		return nil, err
 	}
@@ -76,20 +86,30 @@ func (c *Client) ListCommands(ctx context.Context, ref string) ([]Command, error
 
 // Wait returns when the command has exited. Hibernation does not end a command:
 // Wait goes on waiting, and the command continues when something wakes the
-// sandbox. Errors: not_found, sandbox_stopped.
+// sandbox. When the connection breaks, Wait tries for 30 seconds to wait again.
+// Errors: not_found, sandbox_stopped.
 func (c *Client) Wait(ctx context.Context, ref, id string) (*Command, error) {
-	for {
+	var out outage
+	for reached := false; ; reached = true {
+		began := time.Now()
 		cmd, err := c.wait(ctx, ref, id)
-		if cay.CodeOf(err) != cay.Unavailable {
+		if cay.CodeOf(err) != cay.Unavailable || !reached && errors.Is(err, syscall.ECONNREFUSED) {
 			return cmd, err
 		}
 		slept, werr := c.awake(ctx, ref)
-		if !slept {
-			return nil, err
+		if slept && werr == nil || time.Since(began) > steady {
+			out.over()
 		}
-		if werr != nil {
+		if slept && werr == nil {
+			continue
+		}
+		if cay.CodeOf(werr) != cay.Unavailable && werr != nil {
 			return nil, werr
 		}
+		if !out.again(err) {
+			return nil, err
+		}
+		out.pause(ctx)
 	}
 }
 

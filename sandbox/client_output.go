@@ -18,10 +18,52 @@ const (
 	// quiet is how long a stream may be silent. The daemon sends a heartbeat
 	// every 15 s, so a connection without one is dead.
 	quiet = 45 * time.Second
-	// reattach is how many times in a row a broken stream is reopened without
-	// receiving anything.
-	reattach = 5
+	// patience is how long a stream that broke tries to go on, so that commands go on
+	// while the daemon is replaced.
+	patience = 30 * time.Second
+	// refusals is how many times in a row a stream may be opened again that the daemon
+	// itself ends, or refuses, without any progress.
+	refusals = 5
+	// steady is how long a stream must last to count as one that works.
+	steady = 5 * time.Second
+	// maxPause is the longest pause between two attempts.
+	maxPause = time.Second
 )
+
+// outage counts the attempts to go on with a stream, or a wait, that broke.
+type outage struct {
+	tries   int       // since it worked
+	since   time.Time // the first of them; zero: it works
+	refused int       // of them, by the daemon itself
+}
+
+// over records that it works again.
+func (o *outage) over() { *o = outage{} }
+
+// again records a failure, and reports whether another attempt may follow.
+func (o *outage) again(err error) bool {
+	if o.since.IsZero() {
+		o.since = time.Now()
+	}
+	o.tries++
+	if !wire.Away(err) {
+		o.refused++
+	}
+	return o.refused <= refusals && time.Since(o.since) < patience
+}
+
+// pause waits before an attempt; the first one is made at once.
+func (o *outage) pause(ctx context.Context) {
+	if o.tries <= 1 {
+		return
+	}
+	t := time.NewTimer(min(maxPause, 50*time.Millisecond<<min(o.tries, 10)))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
 
 // stream reads an answer of newline-delimited JSON. It breaks when the daemon
 // is silent for too long.
@@ -31,6 +73,7 @@ type stream struct {
 	lines  *wire.LineReader
 	cancel context.CancelFunc
 	timer  *time.Timer
+	began  time.Time
 }
 
 // stream sends a request whose answer is lines.
@@ -48,7 +91,7 @@ func (c *Client) stream(ctx context.Context, r wire.Request) (*stream, error) {
 		conn: conn, cancel: cancel,
 		body:  resp.Body,
 		lines: wire.NewLineReader(resp.Body),
-		timer: time.AfterFunc(quiet, cancel),
+		timer: time.AfterFunc(quiet, cancel), began: time.Now(),
 	}, nil
 }
 
@@ -74,12 +117,13 @@ type output struct {
 	follow bool
 	times  bool
 
-	id      string // empty until the first event of Exec
-	cursor  int64  // where to go on
-	reached int64  // the furthest cursor
-	tries   int    // failed attempts since that was reached
-	asleep  bool   // the sandbox was hibernated, for all that is known
-	end     error  // the error of all further calls of Next
+	start   wire.Request // of Exec; repeating it finds the same command
+	id      string       // empty until the first event of Exec
+	cursor  int64        // where to go on
+	reached int64        // the furthest cursor
+	outage  outage       // since that was reached
+	asleep  bool         // the sandbox was hibernated, for all that is known
+	end     error        // the error of all further calls of Next
 
 	mu     sync.Mutex // guards what follows: Close comes from anywhere
 	in     *stream    // nil while not connected
@@ -110,8 +154,11 @@ func (o *output) open(r wire.Request) error {
 
 var errClosed = cay.Errorf(cay.Canceled, "the stream was closed: %w", fs.ErrClosed)
 
-// attach connects at the cursor.
+// attach connects at the cursor; a command that is not known yet is started, or found.
 func (o *output) attach() error {
+	if o.id == "" {
+		return o.open(o.start)
+	}
 	p, err := endpoint(o.ref, "commands", o.id, "output")
 	if err != nil {
 		return err
@@ -141,7 +188,8 @@ func (o *output) Next() (Event, error) {
 		}
 		e, ok := o.decode(in, line)
 		if o.cursor > o.reached {
-			o.reached, o.tries = o.cursor, 0
+			o.reached = o.cursor
+			o.outage.over()
 		}
 		if ok {
 			return e, nil
@@ -161,14 +209,13 @@ func (o *output) decode(in *stream, line []byte) (Event, bool) {
 	err := json.Unmarshal(line, &msg)
 	if err == nil && msg.Error != nil {
 		err := msg.Error.Err()
-		if cay.CodeOf(err) != cay.Unavailable || !o.follow || o.id == "" || o.tries >= reattach {
+		// The sandbox was hibernated, or the daemon stops.
+		o.drop(in)
+		if cay.CodeOf(err) != cay.Unavailable || !o.follow || !o.outage.again(err) {
 			o.end = err
 			return e, false
 		}
-		// The sandbox was hibernated, or the daemon stops.
-		o.drop(in)
-		o.asleep = true
-		o.tries++
+		o.asleep = o.id != ""
 		return e, false
 	}
 	if err == nil {
@@ -203,20 +250,12 @@ func (o *output) connected() (*stream, error) {
 	case in != nil:
 		return in, nil
 	}
-	if o.tries > 1 { // the first time at once
-		t := time.NewTimer(50 * time.Millisecond << o.tries)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-o.ctx.Done():
-		}
-	}
+	o.outage.pause(o.ctx)
 	err := o.awake()
 	if err == nil {
 		err = o.attach()
 	}
-	if cay.CodeOf(err) == cay.Unavailable && o.tries < reattach {
-		o.tries++
+	if cay.CodeOf(err) == cay.Unavailable && o.outage.again(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -234,7 +273,7 @@ func (o *output) awake() error {
 	}
 	slept, err := o.c.awake(o.ctx, o.ref)
 	if slept {
-		o.tries = 0
+		o.outage.over()
 	}
 	o.asleep = err != nil
 	return err
@@ -276,13 +315,16 @@ func (c *Client) awake(ctx context.Context, ref string) (slept bool, err error) 
 // broken records that reading in failed, and decides whether to reconnect.
 func (o *output) broken(in *stream, err error) {
 	o.drop(in)
-	switch {
-	case o.ctx.Err() == nil && err == io.EOF && !o.follow:
+	if time.Since(in.began) > steady {
+		o.outage.over()
+	}
+	if o.ctx.Err() == nil && err == io.EOF && !o.follow {
 		o.end = io.EOF
-	case o.ctx.Err() != nil, o.id == "", o.tries >= reattach:
-		o.end = o.why(in.conn.StreamError(o.ctx, err))
-	default:
-		o.tries++
+		return
+	}
+	err = in.conn.StreamError(o.ctx, err)
+	if o.ctx.Err() != nil || !o.outage.again(err) {
+		o.end = o.why(err)
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/cayhq/cay/internal/config"
 )
 
-const serveHelp = `Run the daemon until SIGTERM or Ctrl-C. It then stops taking requests, lets those
-under way finish, and leaves sandboxes running for the next start; a second
-signal ends it at once.
+const serveHelp = `Run the daemon until SIGTERM or Ctrl-C. It then stops taking requests, tells
+streams to attach again later, lets other requests finish, and leaves sandboxes
+running for the next start; a second signal ends it at once.
 
 Settings come from the flags, else from the environment (--quota-sandboxes is
 CAY_QUOTA_SANDBOXES), else from a YAML file (quota: {sandboxes: ...}), else are

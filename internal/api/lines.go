@@ -26,6 +26,9 @@ const (
 	// be sent with it: each separate packet wakes the receiver.
 	headPatience = 5 * time.Millisecond
 
+	// firstPatience is how long a stopping server waits for the first value of a stream.
+	firstPatience = time.Second
+
 	// queued is how many values may wait for a slow reader.
 	queued = 8
 )
@@ -53,6 +56,10 @@ type Encoder[T any] interface {
 // leaves, or the client has not taken a line for StallTimeout. Next runs on a
 // goroutine of its own, up to a few values ahead.
 //
+// When the server stops, the stream ends at once, with the error of WithStopping as its
+// last line. The values that Next has returned come before it, and the first value comes
+// in any case, if Next returns it soon: a client needs it to attach again.
+//
 // To a client that asks for a WebSocket the lines are text messages, of one or
 // several lines each: browsers have few connections for all pages of an origin, and
 // many WebSockets.
@@ -73,6 +80,9 @@ func ServeEvents[T any](w http.ResponseWriter, r *http.Request, src Source[T], e
 func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineWriter) error {
 	taking, cancel := context.WithCancel(ctx)
 	items := make(chan item[T], queued)
+	stopping := stoppingOf(ctx)
+	var late <-chan time.Time // when a stopping server waits no longer for the first value
+	first := true
 	go pump(taking, src, items)
 	defer func() {
 		cancel()
@@ -95,15 +105,9 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 				next = nil
 				continue
 			}
-			release = nil
-			switch {
-			case it.err == io.EOF:
-				out.buf = enc.Release(out.buf)
-				return out.end()
-			case it.err != nil:
-				out.buf = enc.Release(out.buf)
-				out.buf = enc.AppendError(out.buf, Public(ctx, it.err))
-				return out.end()
+			release, first = nil, false
+			if it.err != nil {
+				return finish(ctx, enc, out, it.err)
 			}
 			var err error
 			if out.buf, err = enc.Append(out.buf, it.value); err != nil {
@@ -121,18 +125,63 @@ func serve[T any](ctx context.Context, src Source[T], enc Encoder[T], out *lineW
 		case <-head.C:
 		case <-beat.C:
 			out.buf = append(out.buf, '\n')
+		case <-stopping.Done():
+			if first {
+				stopping, late = context.Background(), time.After(firstPatience)
+				continue
+			}
+			return endStopping(ctx, next, enc, out)
+		case <-late:
+			return endStopping(ctx, next, enc, out)
 		case <-ctx.Done():
 			if e := endedBy(ctx); e != nil {
-				out.buf = enc.AppendError(enc.Release(out.buf), e)
-				return out.end()
+				return finish(ctx, enc, out, e)
 			}
 			return ctx.Err()
+		}
+		if late != nil && !first {
+			return endStopping(ctx, next, enc, out)
 		}
 		if err := out.flush(); err != nil {
 			return err
 		}
 		head.Stop()
 		beat.Reset(Heartbeat)
+	}
+}
+
+// finish writes the last lines of a stream that err ended; io.EOF is a good end.
+func finish[T any](ctx context.Context, enc Encoder[T], out *lineWriter, err error) error {
+	out.buf = enc.Release(out.buf)
+	if err != io.EOF {
+		out.buf = enc.AppendError(out.buf, Public(ctx, err))
+	}
+	return out.end()
+}
+
+// endStopping ends a stream because the server stops, after the values that are there.
+func endStopping[T any](ctx context.Context, items <-chan item[T], enc Encoder[T], out *lineWriter) error {
+	for {
+		select {
+		case it, ok := <-items:
+			switch {
+			case !ok:
+				return finish(ctx, enc, out, context.Cause(stoppingOf(ctx)))
+			case it.err != nil:
+				return finish(ctx, enc, out, it.err)
+			}
+			var err error
+			if out.buf, err = enc.Append(out.buf, it.value); err != nil {
+				return err
+			}
+			if len(out.buf) >= copyBuffer {
+				if err := out.flush(); err != nil {
+					return err
+				}
+			}
+		default:
+			return finish(ctx, enc, out, context.Cause(stoppingOf(ctx)))
+		}
 	}
 }
 
@@ -203,8 +252,11 @@ const patience = time.Second
 // ServeSlow answers with the JSON of call's result. When call takes long, the
 // status 200 is sent early and blank lines follow until the result is known, so
 // that the connection does not look dead; a failure after that is an error object
-// in the body.
+// in the body. call only waits: when the server stops, ServeSlow ends it, see
+// WithStopping.
 func ServeSlow(w http.ResponseWriter, r *http.Request, call func(ctx context.Context) (any, error)) error {
+	r, end := UntilStopping(r)
+	defer end()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	done := make(chan item[any], 1)

@@ -342,3 +342,92 @@ func TestHandler_AnswersBeforeBodyIsRead(t *testing.T) {
 		})
 	}
 }
+
+// stream yields values from a channel, and fails when it was closed.
+type stream struct {
+	values chan int
+	closed chan struct{}
+}
+
+func (s *stream) Next() (int, error) {
+	select {
+	case v, ok := <-s.values:
+		if !ok {
+			return 0, io.EOF
+		}
+		return v, nil
+	case <-s.closed:
+		return 0, errors.New("closed")
+	}
+}
+
+func (s *stream) Close() error { close(s.closed); return nil }
+
+// A stopping server ends streams at once, after the values that are there; a stream that
+// has no value yet gets a moment for its first one.
+func TestServeLines_Stopping(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, after []int // values before the server begins to stop, and after
+		end           bool  // the stream ends after them
+		want          string
+		took          time.Duration
+	}{
+		"Quiet":     {before: []int{1}, want: "1\nunavailable\n"},
+		"FirstLate": {after: []int{1}, want: "1\nunavailable\n", took: 300 * time.Millisecond},
+		"NoFirst":   {want: "unavailable\n", took: time.Second},
+		"Over":      {after: []int{}, end: true, want: "", took: 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stopping, stop := context.WithCancelCause(context.Background())
+				src := &stream{make(chan int, 10), make(chan struct{})}
+				for _, v := range tt.before {
+					src.values <- v
+				}
+				w := httptest.NewRecorder()
+				r := httptest.NewRequest("GET", "/", nil).WithContext(api.WithStopping(t.Context(), stopping))
+				done := make(chan error, 1)
+				go func() { done <- api.ServeLines(w, r, src, numbers{}) }()
+				synctest.Wait()
+				began := time.Now()
+				stop(cay.Errorf(cay.Unavailable, "stopping"))
+				if tt.after != nil {
+					synctest.Wait()
+					time.Sleep(300 * time.Millisecond)
+					for _, v := range tt.after {
+						src.values <- v
+					}
+				}
+				if tt.end {
+					close(src.values)
+				}
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if got := strings.TrimLeft(w.Body.String(), "\n"); got != tt.want {
+					t.Errorf("received %q, want %q", got, tt.want)
+				}
+				if took := time.Since(began); took != tt.took {
+					t.Errorf("it took %v, want %v", took, tt.took)
+				}
+			})
+		})
+	}
+}
+
+// A wait ends when the server begins to stop.
+func TestServeSlow_Stopping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stopping, stop := context.WithCancelCause(context.Background())
+		time.AfterFunc(time.Minute, func() { stop(cay.Errorf(cay.Unavailable, "stopping")) })
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("GET", "/", nil).WithContext(api.WithStopping(t.Context(), stopping))
+		err := api.ServeSlow(w, r, func(ctx context.Context) (any, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if err != nil || !strings.Contains(w.Body.String(), `"unavailable"`) {
+			t.Errorf("%v, %q", err, w.Body)
+		}
+	})
+}

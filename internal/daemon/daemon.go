@@ -53,6 +53,10 @@ var errStopping = cay.Errorf(cay.Unavailable, "the daemon is stopping").WithHint
 // stops.
 const drainTimeout = 10 * time.Second
 
+// visitTimeout is how long visits of previews may take to finish when the daemon stops.
+// Programs' answers can last for any time, and no client of the API waits for them.
+const visitTimeout = 500 * time.Millisecond
+
 // databaseReserve is the disk space reserved for cay.db, and again for gateway.db:
 // room for thousands of changes, such as the ends of sandboxes or records of
 // requests, while the disk is full. The index of a database's log has room for as
@@ -290,6 +294,7 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 	// Previews come before the API's middleware, because they are not part of the
 	// API.
 	server.Handler = d.previews.Before(server.Handler)
+	server.BaseContext = func(net.Listener) context.Context { return api.WithStopping(context.Background(), d.ending) }
 	if d.cfg.TLSCert != "" {
 		isPreview := func(host string) bool { _, ok := d.previews.Match(host); return ok }
 		if server.TLSConfig, err = tlsConfig(d.cfg, isPreview, d.log); err != nil {
@@ -337,9 +342,11 @@ func (d *Daemon) Stop() error {
 	d.end(errStopping)
 	if d.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
-		if err := d.server.Shutdown(ctx); err != nil { // programs last as long as they like
+		visits := time.AfterFunc(visitTimeout, d.previews.Close)
+		if err := d.server.Shutdown(ctx); err != nil { // an upload or a download takes longer
 			errs = append(errs, d.server.Close())
 		}
+		visits.Stop() // the Close below waits for one under way
 		cancel()
 		if err := <-d.served; !errors.Is(err, http.ErrServerClosed) {
 			errs = append(errs, fmt.Errorf("serve: %w", err))

@@ -196,16 +196,25 @@ func (c *Conn) answerError(resp *http.Response) error {
 	if err == nil && json.Unmarshal(b, &body) == nil && body.Error != nil && body.Error.Code != "" {
 		return body.Error.Err()
 	}
-	code := cay.Internal
 	if resp.StatusCode/100 == 3 {
 		return cay.Errorf(cay.Invalid, "%s answers with a redirect to %q", c.base, resp.Header.Get("Location")).
 			WithHint("set CAY_URL to the daemon's own address")
 	}
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		code = cay.Unavailable
+		return cay.Errorf(cay.Unavailable, "%s answered %q: %w", c.base, resp.Status, errNotOurs)
 	}
-	return cay.Errorf(code, "%s answered %q, which is not an answer of cay", c.base, resp.Status)
+	return cay.Errorf(cay.Internal, "%s answered %q: %w", c.base, resp.Status, errNotOurs)
+}
+
+var errNotOurs = errors.New("this is not an answer of cay")
+
+// Away reports whether err says that the daemon gave no answer: it could not be reached,
+// the connection broke, or a proxy answered in its place. An unavailable that the daemon
+// itself answered is no such error.
+func Away(err error) bool {
+	e, ok := errors.AsType[*cay.Error](err)
+	return ok && e.Code == cay.Unavailable && errors.Unwrap(e) != nil
 }
 
 // contextError returns the end of ctx as a coded error, nil if ctx has not

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -125,6 +126,9 @@ func (h *handler) handleGetCommand(w http.ResponseWriter, r *http.Request) error
 	get := h.Sandboxes.GetCommand
 	if r.URL.Query().Get("wait") == "true" {
 		get = h.Sandboxes.Wait
+		var end func()
+		r, end = api.UntilStopping(r) // clients repeat the request
+		defer end()
 	}
 	return h.padded(w, r, func(ctx context.Context) (int, any, error) {
 		c, err := get(ctx, o.ref, r.PathValue("cmd"))

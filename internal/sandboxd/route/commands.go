@@ -115,6 +115,11 @@ func (h *routes) handleStdin(w http.ResponseWriter, r *http.Request) error {
 	if err := q.Err(); err != nil {
 		return err
 	}
+	if r.ContentLength < 0 { // it may pause for any time
+		var end func()
+		r, end = api.EndWith(r, h.ending)
+		defer end()
+	}
 	body, err := api.LiveBody(w, r)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package route_test
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net/http"
@@ -102,7 +103,7 @@ func TestRoutes_Ending(t *testing.T) {
 			t.Errorf("%s ended with %v", name, err)
 		}
 	}
-	if err := c.WriteStdin(t.Context(), s.ID, cmd.ID, strings.NewReader("on\n"), true); err != nil {
+	if err := c.WriteStdin(t.Context(), s.ID, cmd.ID, bytes.NewReader([]byte("on\n")), true); err != nil {
 		t.Fatal(err)
 	}
 	if text := sandboxtest.ReadText(t, run); text != "on\n" {
