@@ -107,6 +107,7 @@ func (e *Engine) answersAgain(m *session, h guest.Health) {
 		defer m.unlock()
 		e.trustAtStart(e.ctx, m, r.Network, h.Trust)
 	}
+	e.resetStale(m)
 }
 
 // answersChanged notifies watchers that the guest has stopped answering, or answers

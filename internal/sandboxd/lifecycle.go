@@ -384,6 +384,7 @@ func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, err
 		return nil, stoppedError(r.Name, "", "")
 	}
 	e.trustAtStart(ctx, m, r.Network, guest.Trust{})
+	e.resetStale(m)
 	m.setState(sandbox.Running)
 	m.idle.Touch()
 	m.mu.Lock()

@@ -173,6 +173,7 @@ func (e *Engine) adopt(ctx context.Context, r *store.Row) (err error) {
 			// The certificates of the operator may have changed. A paused machine gets
 			// them when it is resumed.
 			e.trustAtStart(ctx, m, r.Network, h.Trust)
+			e.resetStale(m)
 		}
 		if ctx.Err() != nil {
 			return wire.ContextError(ctx)
@@ -215,6 +216,7 @@ func (e *Engine) adoptSession(ctx context.Context, r *store.Row) (*session, erro
 	}
 	m := e.newSession(r)
 	m.inst, m.adopted = inst, true
+	m.stale.Store(true)
 	m.drives = store.WritesDrives(r.Mounts)
 	if err := m.flows.GoOn(ctx); err != nil {
 		e.postpone(ctx, m, err)

@@ -66,6 +66,8 @@ type session struct {
 	drives   bool // the changes to its drives are still to be saved when it ends
 	silent   bool // the machine did not answer a save, and is destroyed unsaved
 	adopted  bool // started by an earlier daemon
+	// stale says that its guest may have connections from before it was adopted.
+	stale atomic.Bool
 	// obstacles, from the guest's last answer, are what kept its memory from being saved.
 	obstacles []string
 

@@ -264,6 +264,9 @@ func (i *instance) OnOutbound(h machine.OutboundHandler) {
 // SetTraffic changes nothing: there is no traffic to add to.
 func (i *instance) SetTraffic(ingress, egress int64) {}
 
+// Reset changes nothing: connections end with the process that had them.
+func (i *instance) Reset([]machine.Connection) {}
+
 // SetNetwork stores the policy; it is not enforced.
 func (i *instance) SetNetwork(n sandbox.Network) error {
 	i.m.mu.Lock()

@@ -215,6 +215,9 @@ func (in *instance) SetNetwork(n sandbox.Network) error {
 // SetTraffic implements machine.Instance.
 func (in *instance) SetTraffic(ingress, egress int64) { in.link.SetTraffic(ingress, egress) }
 
+// Reset implements machine.Instance.
+func (in *instance) Reset(connections []machine.Connection) { in.link.Reset(connections) }
+
 // OnFlow implements machine.Instance.
 func (in *instance) OnFlow(f func(sandbox.Flow)) { in.link.OnFlow(f) }
 

@@ -28,7 +28,6 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
-	"github.com/cayhq/cay/sandbox"
 )
 
 // Config describes a Runtime.
@@ -125,12 +124,15 @@ func (r *Runtime) Close() error {
 
 // state is the part of a machine's state that outlives this process, in state.json.
 type state struct {
-	ID      string                `json:"id"`
-	Sandbox *gvsandbox.Sandbox    `json:"sandbox"`
-	Links   int                   `json:"links"` // network links given to the sentry so far; names the next
-	Limits  *specs.LinuxResources `json:"limits"`
-	Mounts  []string              `json:"mounts"` // where images are, beside the root
-	Drives  []machine.StateDrive  `json:"drives,omitempty"`
+	ID      string             `json:"id"`
+	Sandbox *gvsandbox.Sandbox `json:"sandbox"`
+	Links   int                `json:"links"` // network links given to the sentry so far; names the next
+	// Link is the inode of the daemon's end of the link, of which the sentry keeps a copy;
+	// 0: it keeps none.
+	Link   uint64                `json:"link,omitempty"`
+	Limits *specs.LinuxResources `json:"limits"`
+	Mounts []string              `json:"mounts"` // where images are, beside the root
+	Drives []machine.StateDrive  `json:"drives,omitempty"`
 	// Origin is the kind of state that the machine started from; "" if from its image
 	// alone.
 	Origin machine.StateKind `json:"origin,omitempty"`
@@ -234,7 +236,13 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 			})
 		}
 	}
-	sb, err := r.startSentry(conf, oci, spec, group, from.diskPages(pages))
+	link, err := r.newLink(spec.ID, spec.Network)
+	if err != nil {
+		return nil, err
+	}
+	defer link.closeEnds()
+	cu.Add(func() { link.Close() })
+	sb, err := r.startSentry(conf, oci, spec, group, from.diskPages(pages), link.ours)
 	if err != nil {
 		return nil, err
 	}
@@ -243,28 +251,22 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 			r.log.Error("sentry is left over", "id", spec.ID, "error", err)
 		}
 	})
-	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Limits: oci.Linux.Resources, Mounts: imageMounts(spec), Drives: spec.Drives()}
+	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Link: link.inode, Limits: oci.Linux.Resources, Mounts: imageMounts(spec), Drives: spec.Drives()}
 	if from != nil {
 		st.Origin = from.kind
 	}
 	if err := errors.Join(writeJSON(filepath.Join(dir, "state.json"), st), markPause(dir, markRunning)); err != nil {
 		return nil, err
 	}
-	link, end, err := r.newLink(spec.ID, spec.Network)
-	if err != nil {
-		return nil, err
-	}
-	defer end.Close()
-	cu.Add(func() { link.Close() })
 	if from.hasMemory() {
-		err = restoreRoot(ctx, st, end, pages)
+		err = restoreRoot(ctx, st, link.guests, pages)
 	} else {
-		err = startRoot(ctx, st, end)
+		err = startRoot(ctx, st, link.guests)
 	}
 	if err != nil {
 		return nil, r.startError(spec.ID, err)
 	}
-	in, err := newInstance(r, st, group, link, pager)
+	in, err := newInstance(r, st, group, link.Link, pager)
 	if err != nil {
 		return nil, err
 	}
@@ -282,8 +284,8 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 
 // startSentry starts the sentry process inside the cgroup and returns when the sentry
 // waits for the order to start the guest. If pages is not nil, it is the socket of a
-// pager that has the contents of the disk.
-func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine.Spec, group *group, pages *os.File) (*gvsandbox.Sandbox, error) {
+// pager that has the contents of the disk. The sentry keeps a copy of ours; see keptLink.
+func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine.Spec, group *group, pages, ours *os.File) (*gvsandbox.Sandbox, error) {
 	var confs specutils.GoferMountConfFlags
 	if err := confs.Set(mountConfs(spec)); err != nil {
 		return nil, fmt.Errorf("describe mounts: %w", err)
@@ -319,11 +321,11 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		images = append(images, f)
 	}
 	if pages != nil { // see pagedDisk
-		fd, err := unix.FcntlInt(pages.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		pager, err := duplicate(pages)
 		if err != nil {
-			return nil, fmt.Errorf("duplicate pager's socket: %w", err)
+			return nil, err
 		}
-		images = append(images, os.NewFile(uintptr(fd), "pager"))
+		images = append(images, pager)
 	}
 	var disks openFiles // of the root, and of the drives
 	for range 1 + len(spec.Drives()) {
@@ -333,11 +335,15 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		}
 		disks = append(disks, disk)
 	}
+	kept, err := duplicate(ours)
+	if err != nil {
+		return nil, errors.Join(err, disks.Close())
+	}
 	closeImages.Release()
 
 	args := &gvsandbox.Args{
 		ID: spec.ID, Spec: oci, BundleDir: r.dir(spec.ID),
-		IOFiles: images, GoferFilestoreFiles: disks,
+		IOFiles: images, GoferFilestoreFiles: disks, SinkFiles: []*os.File{kept},
 		GoferMountConfs: confs, MountHints: hints,
 		Cgroup: group.forSentry(runtime.NumCPU()),
 	}
@@ -440,25 +446,23 @@ func (r *Runtime) Adopt(ctx context.Context, id string) (machine.Instance, error
 	case !runs:
 		return nil, cay.Errorf(cay.NotFound, "machine %s no longer runs", id)
 	}
-	link, end, err := r.newLink(id, sandbox.Network{Mode: sandbox.DenyAll})
-	if err != nil {
-		return nil, err
-	}
-	defer end.Close()
-	err = relink(ctx, st, end)
+	in, err := r.adopt(ctx, st)
 	if errors.Is(err, errNoSocket) {
 		// Only Destroy removes the socket, before it kills the sentry.
-		err = errors.Join(cay.Errorf(cay.NotFound, "machine %s was being destroyed", id), link.Close())
-		return nil, err
+		return nil, cay.Errorf(cay.NotFound, "machine %s was being destroyed", id)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("adopt machine %s: %w", id, err), link.Close())
+		return nil, fmt.Errorf("adopt machine %s: %w", id, err)
 	}
-	if err := writeJSON(filepath.Join(r.dir(id), "state.json"), st); err != nil {
-		// The next adoption finds the name of this link taken, and tries the next name.
-		r.log.Warn("link of an adopted machine is not noted", "id", id, "error", err)
+	return in, nil
+}
+
+func (r *Runtime) adopt(ctx context.Context, st *state) (*instance, error) {
+	link, err := r.adoptLink(ctx, st)
+	if err != nil {
+		return nil, err
 	}
-	group := r.cgroups.open(id)
+	group := r.cgroups.open(st.ID)
 	if group != nil {
 		group.res = st.Limits
 	}

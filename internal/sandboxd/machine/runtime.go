@@ -6,6 +6,7 @@ package machine
 import (
 	"context"
 	"net"
+	"net/netip"
 
 	"github.com/cayhq/cay/sandbox"
 )
@@ -121,6 +122,9 @@ type OutboundAnswer struct {
 	Take func(conn net.Conn)
 }
 
+// Connection is a TCP connection of a guest.
+type Connection struct{ Local, Remote netip.AddrPort }
+
 // Instance is one running machine. Methods may be called concurrently.
 type Instance interface {
 	ID() string
@@ -139,6 +143,9 @@ type Instance interface {
 	// SetTraffic sets the number of bytes that the machine's network relayed before it
 	// was adopted: they count in Stats and for NetworkLimits.TotalBytes.
 	SetTraffic(ingress, egress int64)
+	// Reset ends those of the guest's connections that began before the machine was
+	// adopted, as if their peers had reset them. It ignores other connections.
+	Reset(connections []Connection)
 	// OnFlow makes the machine call f for every further flow to the outside. f is called
 	// from many goroutines and must not block. nil ends the calls.
 	OnFlow(f func(sandbox.Flow))

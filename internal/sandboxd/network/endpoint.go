@@ -25,6 +25,9 @@ import (
 //
 // It also guards the stack: packets that a guest has no reason to send are dropped before
 // anything parses them further. See welcome.
+//
+// A sentry may hold a copy of our socket (see Egress.AdoptLink), and with it change flags
+// that both share. So each call says that it must not block.
 type endpoint struct {
 	file *os.File
 	conn syscall.RawConn
@@ -33,8 +36,9 @@ type endpoint struct {
 	// deadline belongs to the file.
 	patient chan struct{}
 
-	mu         sync.RWMutex // guards dispatcher
+	mu         sync.RWMutex // guards what follows
 	dispatcher stack.NetworkDispatcher
+	held       bool // the reader has not begun, and waits for begin
 }
 
 var _ stack.LinkEndpoint = (*endpoint)(nil)
@@ -87,7 +91,7 @@ func (e *endpoint) read() {
 func (e *endpoint) receive(buf []byte) (n int, err error) {
 	werr := e.conn.Read(func(fd uintptr) bool {
 		for {
-			if n, err = unix.Read(int(fd), buf); !errors.Is(err, unix.EINTR) {
+			if n, _, err = unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT); !errors.Is(err, unix.EINTR) {
 				return !errors.Is(err, unix.EAGAIN)
 			}
 		}
@@ -169,7 +173,7 @@ func (e *endpoint) sendPatiently(parts [][]byte) (err error) {
 
 func writev(fd uintptr, parts [][]byte) error {
 	for {
-		if _, err := unix.Writev(int(fd), parts); !errors.Is(err, unix.EINTR) {
+		if _, err := unix.SendmsgBuffers(int(fd), parts, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
@@ -180,13 +184,23 @@ func (e *endpoint) Attach(d stack.NetworkDispatcher) {
 	e.mu.Lock()
 	first := e.dispatcher == nil && d != nil
 	e.dispatcher = d
-	e.mu.Unlock()
-	switch {
-	case first:
+	if first && !e.held {
 		e.done.Go(e.read)
-	case d == nil:
+	}
+	e.mu.Unlock()
+	if d == nil {
 		e.interrupt()
 	}
+}
+
+// begin starts the reader if it was held.
+func (e *endpoint) begin() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.held && e.dispatcher != nil {
+		e.done.Go(e.read)
+	}
+	e.held = false
 }
 
 // interrupt makes the reader end.

@@ -126,10 +126,24 @@ func Pair() (ours, guests int, err error) {
 // Errors: invalid for an invalid policy, or a policy that asks for more than the
 // operator's limits. A nil log means the Egress's log.
 func (e *Egress) NewLink(fd int, machine string, n sandbox.Network, log *slog.Logger) (*Link, error) {
+	return e.newLink(fd, machine, n, log, false)
+}
+
+// AdoptLink is NewLink for the end of a link that another process has served, and that
+// the guest has sent packets to since. Nothing is read from fd before the first SetPolicy
+// or Dial, so that these packets meet the right policy; until then the policy is DenyAll.
+// Packets of connections that the other process knew are answered by resets; see Reset for
+// connections on which the guest sends nothing.
+func (e *Egress) AdoptLink(fd int, machine string, log *slog.Logger) (*Link, error) {
+	return e.newLink(fd, machine, sandbox.Network{Mode: sandbox.DenyAll}, log, true)
+}
+
+func (e *Egress) newLink(fd int, machine string, n sandbox.Network, log *slog.Logger, held bool) (*Link, error) {
 	ep, err := newEndpoint(fd)
 	if err != nil {
 		return nil, err
 	}
+	ep.held = held
 	if log == nil {
 		log = e.log
 	}
@@ -149,7 +163,7 @@ func (e *Egress) NewLink(fd int, machine string, n sandbox.Network, log *slog.Lo
 	l.servers = newServers(l)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if l.records, err = newRecorder(); err == nil {
-		err = l.SetPolicy(n)
+		err = l.setPolicy(n)
 	}
 	if err == nil {
 		err = l.configure()
@@ -219,6 +233,7 @@ func (l *Link) connect(ctx context.Context, port uint16) (*guestConn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	l.endpoint.begin()
 	failed := func(err tcpip.Error) error {
 		return cay.Errorf(cay.Unavailable, "connect to port %d in the sandbox: %s", port, err)
 	}
@@ -266,6 +281,14 @@ func (l *Link) DialPort(ctx context.Context, port uint16) (net.Conn, error) {
 // SetPolicy replaces the policy. Flows that the policy forbids have ended when SetPolicy
 // returns. Errors: invalid, and then the old policy stays; see NewLink.
 func (l *Link) SetPolicy(n sandbox.Network) error {
+	if err := l.setPolicy(n); err != nil {
+		return err
+	}
+	l.endpoint.begin()
+	return nil
+}
+
+func (l *Link) setPolicy(n sandbox.Network) error {
 	p, err := policy.Compile(n)
 	if err != nil {
 		return err
