@@ -13,7 +13,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean test race lint changelog deps test-deps
-.PHONY: race-all stress leaks crash faults fuzz vuln
+.PHONY: race-all stress leaks crash replace faults fuzz vuln
 
 .DEFAULT_GOAL := run
 
@@ -108,6 +108,10 @@ SEED ?= random
 ## crash: kill a daemon with real sandboxes ROUNDS times, wherever it may be
 crash: deps inside images
 	CAY_SEED=$(SEED) CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v ./internal/sandboxd/torture
+
+## replace: replace a daemon, or kill it, ROUNDS times, with requests and commands under way
+replace: deps inside images
+	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run TestDaemon_Replaced ./internal/daemon
 
 ## leaks: start and remove sandboxes ROUNDS times, and count what is left
 leaks: deps inside images

@@ -351,7 +351,7 @@ func orNobody(by []string, tests bool) string {
 
 // The packages that slices are built on know no slice.
 func TestArch_KitsKnowNoSlice(t *testing.T) {
-	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/host", "internal/strictyaml", "internal/wire", "internal/sse", "internal/config", "internal/ui", "internal/ulids"} {
+	for _, kit := range []string{"internal/api", "internal/blob", "internal/db", "internal/flock", "internal/handover", "internal/host", "internal/strictyaml", "internal/wire", "internal/sse", "internal/config", "internal/ui", "internal/ulids"} {
 		for _, dep := range find(t, kit).Deps {
 			if withinAny(relative(dep), engines) || within(relative(dep), "internal/daemon") {
 				t.Errorf("%s depends on %s: all slices are built on it", kit, relative(dep))
@@ -522,6 +522,7 @@ var startsProcesses = regexp.MustCompile(`^(os/exec\.Command(Context)?|os\.Start
 var mayStartProcesses = map[string]string{
 	"internal/sandboxd/guest/agent":         "it is inside the sandbox: this is where tenant code starts",
 	"internal/sandboxd/guest/agent/process": "this is how",
+	"internal/handover":                     "it starts the program of cay that takes over from this process",
 	"internal/sandboxd/gvisor":              "it executes this very program again, as a pager",
 	"internal/image":                        "mmdebstrap and npm make images; neither runs code of a tenant",
 	"cmd/cay":                               "it becomes a program of its user's, in their own name: cay vercel exec",

@@ -40,7 +40,7 @@ type app struct {
 func newApp() *app {
 	return &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		serve: serveDaemon(os.Stderr), ephemeral: startEphemeral(os.Stderr),
+		serve: serveDaemon(os.Stdout, os.Stderr), ephemeral: startEphemeral(os.Stderr),
 	}
 }
 
@@ -130,7 +130,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newSnapshotCommand(a), newDriveCommand(a), newImageCommand(a), newVercelCommand(a), newCloudflareCommand(a), newDockerCommand(a))
 	add("workflows", newWorkflowCommand(a))
 	add("models", newGatewayCommand(a))
-	add("daemon", newServeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
+	add("daemon", newServeCommand(a), newUpgradeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
 	add("other", newVersionCommand(a))
 	root.AddCommand(newGuestCommand(a), newBenchCommand(a))
 	root.SetHelpCommandGroupID("other")

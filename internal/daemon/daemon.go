@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -18,7 +17,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -74,6 +72,8 @@ type Options struct {
 	// GatewayListener replaces listening on the configuration's GatewayAddress. With
 	// Listener and without GatewayListener, the AI gateway has no origin of its own.
 	GatewayListener net.Listener
+	// Handover is how Run takes over from another process, and lets others take over.
+	Handover Handover
 	// RuntimeDir and ImageDir replace <data>/machines and <data>/images.
 	RuntimeDir, ImageDir string
 	// TrustCallers lets image pulls go to any address, because the caller is the
@@ -134,7 +134,8 @@ type Daemon struct {
 	gatewayPort atomic.Int32 // of the AI gateway's; 0 until it is known, or if there is none
 	listener    net.Listener
 	server      *http.Server
-	served      chan error // the server's end
+	conns       connections // of server
+	served      chan error  // the server's end
 }
 
 // New opens the databases and directories of a daemon with cfg, and builds its
@@ -284,7 +285,7 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 	}
 	d.listener = d.opts.Listener
 	if d.listener == nil {
-		if d.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.Listen); err != nil {
+		if d.listener, err = d.opts.Handover.Sockets.Listen(ctx, apiSocket, d.cfg.Listen); err != nil {
 			return cay.Errorf(cay.Unavailable, "cannot listen on %s: %w", d.cfg.Listen, err).
 				WithHint("choose another address with --listen")
 		}
@@ -294,6 +295,7 @@ func (d *Daemon) Start(ctx context.Context) (err error) {
 	// Previews come before the API's middleware, because they are not part of the
 	// API.
 	server.Handler = d.previews.Before(server.Handler)
+	d.conns.watch(server)
 	server.BaseContext = func(net.Listener) context.Context { return api.WithStopping(context.Background(), d.ending) }
 	if d.cfg.TLSCert != "" {
 		isPreview := func(host string) bool { _, ok := d.previews.Match(host); return ok }
@@ -339,18 +341,16 @@ func (d *Daemon) Stop() error {
 	if d.gateway != nil {
 		errs = append(errs, d.gateway.stop())
 	}
+	if d.server != nil {
+		errs = append(errs, stopAccepting(d.listener, d.served))
+	}
 	d.end(errStopping)
 	if d.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 		visits := time.AfterFunc(visitTimeout, d.previews.Close)
-		if err := d.server.Shutdown(ctx); err != nil { // an upload or a download takes longer
-			errs = append(errs, d.server.Close())
-		}
+		errs = append(errs, d.conns.drain(ctx, d.server, func() {}))
 		visits.Stop() // the Close below waits for one under way
 		cancel()
-		if err := <-d.served; !errors.Is(err, http.ErrServerClosed) {
-			errs = append(errs, fmt.Errorf("serve: %w", err))
-		}
 	}
 	d.previews.Close() // WebSockets, which the server knows nothing of
 	if d.workflowRoutes != nil {
@@ -395,38 +395,6 @@ func (d *Daemon) close() error {
 		errs = append(errs, flock.Close(d.lock))
 	}
 	return errors.Join(errs...)
-}
-
-// Run runs a daemon until ctx ends. It calls ready, once the daemon answers, with
-// the daemon's URL and the URL of its AI gateway, "" if there is none.
-func Run(ctx context.Context, cfg config.Config, opts Options, ready func(url, gatewayURL string)) error {
-	d, err := New(ctx, cfg, opts)
-	if err != nil {
-		return err
-	}
-	if err := reapEphemeral(ctx, cfg, d.log); err != nil {
-		d.log.WarnContext(ctx, "leftovers of commands that died were not removed", "error", err)
-	}
-	if err := d.Start(ctx); err != nil {
-		return errors.Join(err, d.Stop())
-	}
-	ready(d.URL(), d.GatewayURL())
-	debug.FreeOSMemory() // three quarters of the heap are garbage of the start
-	startCollector()
-	var gateway chan error // nil: never
-	if d.gateway != nil {
-		gateway = d.gateway.served
-	}
-	select {
-	case <-ctx.Done():
-		return d.Stop()
-	case err := <-gateway:
-		gateway <- err
-		return d.Stop()
-	case err := <-d.served:
-		d.served <- err
-		return d.Stop()
-	}
 }
 
 // hosts are the names, besides this machine's own, by which clients may address the

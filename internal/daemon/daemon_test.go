@@ -71,6 +71,9 @@ func beDaemon(data string) int {
 	out, log := detached()
 	opts, err := outpost(os.Getenv(internetEnv))
 	if err == nil {
+		opts.Handover, err = handoverOptions(out, log)
+	}
+	if err == nil {
 		opts.Logger = slog.New(slog.NewTextHandler(log, nil))
 		err = daemon.Run(context.Background(), settings(data), opts, func(url, _ string) { fmt.Fprintln(out, url) })
 	}
@@ -111,9 +114,16 @@ type process struct {
 // spawn starts a process over data, with additional environment variables.
 func spawn(t *testing.T, env, data string, more ...string) *process {
 	t.Helper()
+	return spawnWith(t, func(*exec.Cmd) {}, env, data, more...)
+}
+
+// spawnWith is spawn of a process that change prepares.
+func spawnWith(t *testing.T, change func(*exec.Cmd), env, data string, more ...string) *process {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(append(os.Environ(), env+"="+data), more...)
 	cmd.Stderr = t.Output()
+	change(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

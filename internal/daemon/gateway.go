@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -54,6 +53,7 @@ type gatewayParts struct {
 	cacheSize settings.Cache
 
 	listener net.Listener
+	conns    connections // of server
 	server   *http.Server
 	served   chan error // the server's end
 }
@@ -146,7 +146,7 @@ func (g *gatewayParts) serve(ctx context.Context, d *Daemon) (err error) {
 		if addr == "" || d.opts.Listener != nil {
 			return nil
 		}
-		if g.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", addr); err != nil {
+		if g.listener, err = d.opts.Handover.Sockets.Listen(ctx, gatewaySocket, addr); err != nil {
 			return cay.Errorf(cay.Unavailable, "the AI gateway cannot listen on %s: %w", addr, err).
 				WithHint("choose another address with --gateway-listen, or off")
 		}
@@ -155,6 +155,7 @@ func (g *gatewayParts) serve(ctx context.Context, d *Daemon) (err error) {
 		d.gatewayPort.Store(int32(tcp.Port))
 	}
 	g.server = g.engine.NewServer()
+	g.conns.watch(g.server)
 	if d.cfg.TLSCert != "" {
 		if g.server.TLSConfig, err = tlsConfig(d.cfg, func(string) bool { return false }, d.log); err != nil {
 			return errors.Join(err, g.listener.Close())
@@ -177,13 +178,7 @@ func (g *gatewayParts) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
 	if g.server != nil {
-		if err := g.server.Shutdown(ctx); err != nil {
-			g.engine.Close(ctx)
-			errs = append(errs, g.server.Close())
-		}
-		if err := <-g.served; !errors.Is(err, http.ErrServerClosed) {
-			errs = append(errs, fmt.Errorf("serve the gateway: %w", err))
-		}
+		errs = append(errs, stopAccepting(g.listener, g.served), g.conns.drain(ctx, g.server, func() { g.engine.Close(ctx) }))
 		g.server = nil
 	}
 	return errors.Join(errs...)

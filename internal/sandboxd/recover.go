@@ -10,6 +10,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/guest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/store"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
@@ -326,6 +327,37 @@ func askGuest(ctx context.Context, m *session, patience time.Duration) (guest.He
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return m.guest.Health(ctx)
+}
+
+// staleTimeout bounds the question for the connections of an adopted machine.
+const staleTimeout = 10 * time.Second
+
+// resetStale ends, in the background, the connections that the guest of an adopted machine
+// has from before: their other ends are gone with the earlier daemon. A connection on
+// which the guest sends is reset by its next packet; this is for connections on which the
+// guest only waits, which it would do forever. Only the guest knows them. resetStale does
+// nothing for a machine whose connections have been reset.
+func (e *Engine) resetStale(m *session) {
+	if !m.stale.CompareAndSwap(true, false) {
+		return
+	}
+	e.background(func() {
+		ctx, cancel := context.WithTimeout(m.ctx, staleTimeout)
+		defer cancel()
+		all, err := m.guest.Connections(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				e.log.WarnContext(ctx, "connections from before the restart may hang in a sandbox", "sandbox", m.sandboxID, "error", err)
+			}
+			m.stale.Store(true) // try again when the guest answers again, or is resumed
+			return
+		}
+		stale := make([]machine.Connection, 0, len(all))
+		for _, c := range all {
+			stale = append(stale, machine.Connection(c))
+		}
+		m.inst.Reset(stale)
+	})
 }
 
 // firstRetry is the delay after a restart before the first retry of failed recoveries.

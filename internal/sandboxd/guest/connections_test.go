@@ -1,11 +1,9 @@
-package sandboxd
+package guest
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
-
-	"github.com/cayhq/cay/internal/sandboxd/machine"
 )
 
 func TestOpenConnections(t *testing.T) {
@@ -19,7 +17,7 @@ func TestOpenConnections(t *testing.T) {
 		"   4: 0000000000000000FFFF000002004064:0001 0000000000000000FFFF000001004064:9C40 08 0:0 0:0 0 0 0 8 1 0 0 0 0 0 0\n" +
 		"   5: 02004064:C353\n   6: x:y z: 01\n" +
 		"   7: 00000000000000000000000001000000:C350 00000000000000000000000002000000:0050 01 0\n") // IPv6
-	want := []machine.Connection{
+	want := []Connection{
 		{Local: netip.MustParseAddrPort("100.64.0.2:50000"), Remote: netip.MustParseAddrPort("8.8.8.8:443")},
 		{Local: netip.MustParseAddrPort("100.64.0.2:1"), Remote: netip.MustParseAddrPort("100.64.0.1:40000")},
 	}
