@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,10 +28,19 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
+// failsEnv makes a daemon fail that takes over, when the old one has stopped.
+const failsEnv = "CAY_TEST_FAILS"
+
 // handoverOptions returns how a daemon of beDaemon takes over, and lets others take over.
 func handoverOptions(out, log *os.File) (h daemon.Handover, err error) {
 	if h.From, err = handover.FromPredecessor(os.Getenv); err != nil {
 		return h, err
+	}
+	if h.From != nil && os.Getenv(failsEnv) != "" {
+		if err := h.From.Await(context.Background(), os.Getenv(daemonEnv), ""); err != nil {
+			return h, err
+		}
+		return h, errors.New("it is to fail")
 	}
 	if h.From == nil {
 		own := func(name string) string {
@@ -302,4 +312,25 @@ func TestDaemon_ReplacedByOther(t *testing.T) {
 		}
 	}
 	checktest.OK(t, once(t.Context(), http.DefaultClient, first.first+"/healthz"))
+}
+
+// If the new process fails when the old one has stopped, the old one serves again, at the
+// same address and with its sandboxes.
+func TestDaemon_ReplacedInVain(t *testing.T) {
+	t.Parallel()
+	dir := data(t)
+	first := spawn(t, daemonEnv, dir, failsEnv+"=1")
+	c := client(t, first.first, dir)
+	s := checktest.Must(c.Create(t.Context(), sandbox.CreateParams{Network: sandbox.Network{Mode: sandbox.DenyAll}}))(t)
+	for range 2 {
+		_, err := handover.Ask(t.Context(), dir, handover.Request{})
+		if cay.CodeOf(err) != cay.Invalid || !strings.Contains(err.Error(), "serves again") {
+			t.Fatalf("the upgrade ended with %v", err)
+		}
+		r, err := c.Run(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"echo", "there"}})
+		if err != nil || string(r.Stdout) != "there\n" {
+			t.Errorf("afterwards: %+v, %v", r, err)
+		}
+	}
+	checktest.OK(t, c.Delete(t.Context(), s.ID))
 }
