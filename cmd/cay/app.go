@@ -30,8 +30,9 @@ type app struct {
 	ran bool
 
 	// serve runs a daemon until ctx ends. It calls ready, once the daemon answers, with the
-	// daemon's URL and the URL of its AI gateway, if there is one.
-	serve func(ctx context.Context, cfg config.Config, ready func(url, gatewayURL string)) error
+	// daemon's URL and the URL of its AI gateway, if there is one. reload receives
+	// functions that read the configuration again.
+	serve func(ctx context.Context, cfg config.Config, reload <-chan func() (config.Config, error), ready func(url, gatewayURL string)) error
 	// ephemeral starts an engine in this process; stop ends the engine with all its
 	// sandboxes.
 	ephemeral func(ctx context.Context, cfg config.Config) (c *sandbox.Client, stop func() error, err error)
@@ -132,7 +133,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add("models", newGatewayCommand(a))
 	add("daemon", newServeCommand(a), newUpgradeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
 	add("other", newVersionCommand(a))
-	root.AddCommand(newGuestCommand(a), newBenchCommand(a))
+	root.AddCommand(newGuestCommand(a), newBenchCommand(a), newDescribeCommand(a))
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	return root

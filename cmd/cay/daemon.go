@@ -17,21 +17,31 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// serveDaemon runs a daemon that logs to w until ctx ends.
-func serveDaemon(stdout, w *os.File) func(context.Context, config.Config, func(url, gatewayURL string)) error {
-	return func(ctx context.Context, cfg config.Config, ready func(url, gatewayURL string)) error {
-		h, stop, err := newHandover(stdout, w)
+// serveDaemon runs a daemon that logs to w until ctx ends. It is the main process of a unit
+// of systemd, if that has started it.
+func serveDaemon(stdout, w *os.File) func(context.Context, config.Config, <-chan func() (config.Config, error), func(url, gatewayURL string)) error {
+	return func(ctx context.Context, cfg config.Config, reload <-chan func() (config.Config, error), ready func(url, gatewayURL string)) error {
+		unit := systemd.FromEnv(os.Getenv, os.Getpid())
+		h, stop, err := newHandover(unit, stdout, w)
 		if err != nil {
 			return err
 		}
 		defer stop()
-		return daemon.Run(ctx, cfg, daemon.Options{Logger: newLogger(w, cfg), Handover: h}, ready)
+		if err := systemd.ClearEnv(); err != nil {
+			return err
+		}
+		level := new(slog.LevelVar)
+		level.Set(cfg.LogLevel)
+		opts := daemon.Options{
+			Logger: newLogger(w, level, cfg.LogFormat), Handover: h, Supervision: daemon.Supervision{Unit: unit, Reload: reload, Level: level},
+		}
+		return daemon.Run(ctx, cfg, opts, ready)
 	}
 }
 
-// newHandover returns how this process takes over from another, and lets others take over.
-// stop frees it.
-func newHandover(stdout, stderr *os.File) (h daemon.Handover, stop func(), err error) {
+// newHandover returns how this process takes over from another, and lets others take over,
+// which get the environment that this process has now. stop frees it.
+func newHandover(unit *systemd.Unit, stdout, stderr *os.File) (h daemon.Handover, stop func(), err error) {
 	if h.From, err = handover.FromPredecessor(os.Getenv); err != nil {
 		return h, nil, err
 	}
@@ -40,13 +50,14 @@ func newHandover(stdout, stderr *os.File) (h daemon.Handover, stop func(), err e
 			return h, nil, err
 		}
 	}
-	for _, name := range []string{handover.Env, "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+	// WATCHDOG_PID would tell the next process that the watchdog is not for it.
+	for _, name := range []string{handover.Env, "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"} {
 		if err := os.Unsetenv(name); err != nil {
 			return h, nil, fmt.Errorf("clear %s: %w", name, err)
 		}
 	}
-	if manager := os.Getenv("NOTIFY_SOCKET"); manager != "" {
-		h.Announce = func(pid int) error { return systemd.MainPID(manager, pid) }
+	if unit != nil {
+		h.Announce = unit.MainPID
 	}
 	if os.Getpid() == 1 {
 		return h, func() {}, nil // its end is the end of the container
@@ -86,19 +97,13 @@ func newHandover(stdout, stderr *os.File) (h daemon.Handover, stop func(), err e
 // bounds the start only.
 func startEphemeral(w io.Writer) func(context.Context, config.Config) (*sandbox.Client, func() error, error) {
 	return func(ctx context.Context, cfg config.Config) (*sandbox.Client, func() error, error) {
-		return daemon.Ephemeral(ctx, cfg, newLogger(w, quietly(cfg)))
+		return daemon.Ephemeral(ctx, cfg, newLogger(w, max(cfg.LogLevel, slog.LevelWarn), cfg.LogFormat))
 	}
 }
 
-// quietly returns cfg for a daemon that is only a part of a command.
-func quietly(cfg config.Config) config.Config {
-	cfg.LogLevel = max(cfg.LogLevel, slog.LevelWarn)
-	return cfg
-}
-
-func newLogger(w io.Writer, cfg config.Config) *slog.Logger {
-	o := &slog.HandlerOptions{Level: cfg.LogLevel}
-	if cfg.LogFormat == "json" {
+func newLogger(w io.Writer, level slog.Leveler, format string) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))

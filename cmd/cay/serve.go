@@ -14,7 +14,10 @@ import (
 
 const serveHelp = `Run the daemon until SIGTERM or Ctrl-C. It then stops taking requests, tells
 streams to attach again later, lets other requests finish, and leaves sandboxes
-running for the next start; a second signal ends it at once.
+running for the next start; a second signal ends it at once. SIGHUP makes a
+daemon without a terminal read its configuration again: the log level, the
+default quota and the gateway's file change at once, and the log names changed
+settings that need a restart.
 
 Settings come from the flags, else from the environment (--quota-sandboxes is
 CAY_QUOTA_SANDBOXES), else from a YAML file (quota: {sandboxes: ...}), else are
@@ -46,6 +49,9 @@ func (f *settingFlag) Set(text string) error {
 
 func (f *settingFlag) Type() string { return f.setting.Type() }
 
+// settingKey annotates a flag of serve with the key of its setting.
+const settingKey = "setting"
+
 type serveOptions struct {
 	file  string
 	given map[string]string
@@ -62,6 +68,7 @@ func newServeCommand(a *app) *cobra.Command {
 	shown := config.Default()
 	for _, s := range shown.Settings() {
 		flag := fl.VarPF(&settingFlag{s, o.given}, s.Flag(), "", s.Usage)
+		flag.Annotations = map[string][]string{settingKey: {s.Key}}
 		if s.Type() == "bool" {
 			flag.NoOptDefVal = "true"
 		}
@@ -82,7 +89,10 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 	if o.file == "" {
 		o.file = os.Getenv("CAY_CONFIG")
 	}
-	cfg, err := config.Load(config.Sources{File: o.file, Env: os.Getenv, Flags: o.given})
+	load := func() (config.Config, error) {
+		return config.Load(config.Sources{File: o.file, Env: os.Getenv, Flags: o.given})
+	}
+	cfg, err := load()
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -96,7 +106,17 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stopping := false
+	// A daemon in a terminal ends with the terminal. One reload may wait: it reads all that
+	// has changed until then.
+	reload, reloads := make(chan func() (config.Config, error), 1), !isTerminal(a.stdin)
 	release := a.signals.take(func(s syscall.Signal) {
+		if s == syscall.SIGHUP && reloads {
+			select {
+			case reload <- load:
+			default:
+			}
+			return
+		}
 		if stopping {
 			a.signals.exit(s)
 		}
@@ -104,7 +124,7 @@ func (o *serveOptions) run(ctx context.Context, a *app) error {
 		cancel(&interruptError{s})
 	})
 	defer release()
-	err = a.serve(ctx, cfg, func(url, gatewayURL string) {
+	err = a.serve(ctx, cfg, reload, func(url, gatewayURL string) {
 		s := started{url, cfg.AdminTokenFile(), cfg.Data, gatewayURL}
 		if a.json {
 			if err := a.printJSON(s); err != nil {

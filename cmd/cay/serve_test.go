@@ -21,7 +21,9 @@ func TestServe_ExitCode(t *testing.T) {
 	for code, want := range map[cay.Code]int{cay.Invalid: exitUsage, cay.Unavailable: exitGeneral} {
 		a := newApp()
 		a.stdout, a.stderr = null, null
-		a.serve = func(context.Context, config.Config, func(string, string)) error { return cay.Errorf(code, "no") }
+		a.serve = func(context.Context, config.Config, <-chan func() (config.Config, error), func(string, string)) error {
+			return cay.Errorf(code, "no")
+		}
 		if got := a.main([]string{"serve", "--data", t.TempDir()}); got != want {
 			t.Errorf("%s: exit code %d, want %d", code, got, want)
 		}

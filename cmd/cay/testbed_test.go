@@ -338,7 +338,7 @@ func (i *testImages) GC(context.Context, sandbox.ImageGCParams) (*sandbox.ImageG
 func testMain() {
 	reexec()
 	a := newApp()
-	a.serve = func(ctx context.Context, cfg config.Config, ready func(string, string)) error {
+	a.serve = func(ctx context.Context, cfg config.Config, _ <-chan func() (config.Config, error), ready func(string, string)) error {
 		b, err := startTestbed(ctx, cfg)
 		if err != nil {
 			return err

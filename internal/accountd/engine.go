@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -29,7 +30,8 @@ const (
 type Config struct {
 	DB     *db.DB
 	Logger *slog.Logger
-	// DefaultQuota is the quota of teams without a quota of their own.
+	// DefaultQuota is the quota of teams without a quota of their own; see
+	// SetDefaultQuota.
 	DefaultQuota account.Quota
 	// AdminTokenFile is where Start writes the admin token.
 	AdminTokenFile string
@@ -55,6 +57,7 @@ type Engine struct {
 	log   *slog.Logger
 	now   func() time.Time
 	store store
+	quota atomic.Pointer[account.Quota] // of teams without a quota of their own
 	cache cache
 	uses  uses
 	keys  keys
@@ -78,6 +81,7 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{cfg: cfg, log: cfg.Logger.With("component", "accountd"), now: cfg.Now, store: s}
+	e.quota.Store(&cfg.DefaultQuota)
 	e.cache.init()
 	e.uses.init(s, e.log)
 	return e, nil
@@ -110,6 +114,16 @@ func (e *Engine) Quota(ctx context.Context, teamID string) (account.Quota, error
 		return account.Quota{}, err
 	}
 	return t.Quota, nil
+}
+
+// SetDefaultQuota changes the quota of teams without a quota of their own; it holds for
+// the next request of each. Errors: invalid.
+func (e *Engine) SetDefaultQuota(q account.Quota) error {
+	if err := validateQuota(q); err != nil {
+		return fmt.Errorf("default quota: %w", err)
+	}
+	e.quota.Store(&q)
+	return nil
 }
 
 // CheckProject returns not_found unless the team has the project.
@@ -148,7 +162,7 @@ func (e *Engine) CreateTeam(ctx context.Context, params account.CreateTeamParams
 	if err := validateName("team", params.Name); err != nil {
 		return nil, err
 	}
-	t := account.Team{ID: newID("team_"), Name: params.Name, Quota: e.cfg.DefaultQuota, CreatedAt: e.timestamp()}
+	t := account.Team{ID: newID("team_"), Name: params.Name, Quota: *e.quota.Load(), CreatedAt: e.timestamp()}
 	if err := e.store.insertTeam(ctx, t); err != nil {
 		return nil, err
 	}
@@ -310,7 +324,7 @@ func (e *Engine) team(ctx context.Context, id string) (*account.Team, error) {
 
 func (e *Engine) applyDefaultQuota(t *teamRow) {
 	if !t.ownQuota {
-		t.Quota = e.cfg.DefaultQuota
+		t.Quota = *e.quota.Load()
 	}
 }
 

@@ -85,6 +85,9 @@ type Options struct {
 	NoWorkflows bool
 	// NoGateway leaves the AI gateway out.
 	NoGateway bool
+	// Supervision connects Run to a service manager and to changes of the
+	// configuration.
+	Supervision Supervision
 	// SpareCPU replaces the check for idle CPUs before machines of pools start; see
 	// sandboxd.Config.
 	SpareCPU func(ctx context.Context, anew bool) error

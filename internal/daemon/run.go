@@ -107,9 +107,10 @@ func runUntil(ctx context.Context, cfg config.Config, opts Options, ready func(u
 	if err := opts.Handover.From.Serving(); err != nil {
 		d.log.WarnContext(ctx, "the process that this one has replaced did not say that it ends", "error", err)
 	}
+	endSupervision := d.supervise(ctx)
 	ready(d.URL(), d.GatewayURL())
 	debug.FreeOSMemory() // three quarters of the heap are garbage of the start
-	failed, err := d.waitForEnd(ctx, control, upgrades)
+	failed, err := d.waitForEnd(ctx, control, upgrades, endSupervision)
 	close(over)
 	if failed == nil {
 		control.Wait() // requests for an upgrade hear of its result
@@ -140,8 +141,13 @@ func (d *Daemon) serveControl(upgrades chan<- upgrade, over <-chan struct{}) (*h
 }
 
 // waitForEnd serves until ctx ends, a server fails, or another process takes over; then it
-// stops the daemon.
-func (d *Daemon) waitForEnd(ctx context.Context, control *handover.Control, upgrades <-chan upgrade) (*relapse, error) {
+// ends the supervision and stops the daemon.
+func (d *Daemon) waitForEnd(ctx context.Context, control *handover.Control, upgrades <-chan upgrade, endSupervision func()) (*relapse, error) {
+	stop := func() error {
+		endSupervision()
+		d.notify(d.opts.Supervision.Unit.Stopping())
+		return errors.Join(control.Close(), d.Stop())
+	}
 	var gateway chan error // nil: never
 	if d.gateway != nil {
 		gateway = d.gateway.served
@@ -150,13 +156,13 @@ func (d *Daemon) waitForEnd(ctx context.Context, control *handover.Control, upgr
 		var u upgrade
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(control.Close(), d.Stop())
+			return nil, stop()
 		case err := <-gateway:
 			gateway <- err
-			return nil, errors.Join(control.Close(), d.Stop())
+			return nil, stop()
 		case err := <-d.served:
 			d.served <- err
-			return nil, errors.Join(control.Close(), d.Stop())
+			return nil, stop()
 		case u = <-upgrades:
 		case <-d.opts.Handover.Again:
 			u.done = func(_ *handover.Result, err error) {
@@ -170,6 +176,7 @@ func (d *Daemon) waitForEnd(ctx context.Context, control *handover.Control, upgr
 			u.done(nil, err)
 			continue
 		}
+		endSupervision() // the manager hears of the next process instead of a stop
 		return d.yieldTo(ctx, next, u, control)
 	}
 }

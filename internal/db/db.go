@@ -245,6 +245,19 @@ func (t *Tx) QueryRow(ctx context.Context, query string, args ...any) Row {
 	return Row{row: t.stmt(ctx, query).QueryRowContext(ctx, args...)}
 }
 
+// Probe returns nil if the database still answers: it reads, and takes and releases the
+// write lock, without a change. It is for watchdogs; ctx bounds the wait.
+func (d *DB) Probe(ctx context.Context) error {
+	var tables int
+	if err := d.QueryRow(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables); err != nil {
+		return fmt.Errorf("read database %s: %w", d.path, err)
+	}
+	if err := d.Unsynced().Write(ctx, func(*Tx) error { return nil }); err != nil {
+		return fmt.Errorf("lock database %s: %w", d.path, err)
+	}
+	return nil
+}
+
 // Check reads the whole database and returns an error that names the damage. It is for
 // doctor and for tests: it takes time in proportion to the size.
 func (d *DB) Check(ctx context.Context) error {
