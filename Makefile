@@ -13,7 +13,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean test race lint changelog deps test-deps
-.PHONY: race-all stress leaks crash replace faults fuzz vuln
+.PHONY: dist dist-test install-test packaging-test race-all stress leaks crash replace faults fuzz vuln
 
 .DEFAULT_GOAL := run
 
@@ -33,6 +33,32 @@ demo: deps build
 ## build: bin/cay, with the programs of sandboxes inside
 build: inside
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay ./cmd/cay
+
+## dist: packages for Debian and RPM, tarballs, container images, SBOM and checksums of this
+## commit in bin/dist
+dist:
+	cd packaging && $(GO) run .
+
+# packages_test FLAGS: a test of packages, too long for the gate.
+packages_test = cd packaging && CAY_PACKAGES_TEST=1 $(GO) test -count=1 -timeout 60m -v $(1) .
+
+## dist-test: make dist in two clones of this commit: the results are the same bytes. FRESH=1
+## gives each an empty build cache
+dist-test:
+	$(call packages_test,-run 'TestDist_Reproducible')
+
+## install-test: the packages in bin/dist (see dist) as a new user meets them: in a new Debian,
+## from the tarball, from the RPM, and as a container
+install-test: deps
+	$(SUDO) env "PATH=$$PATH" $(MAKE) packages-install-test
+
+.PHONY: packages-install-test
+packages-install-test:
+	$(call packages_test,-run 'TestInstall')
+
+# The program that makes packages is a module of its own.
+packaging-test:
+	cd packaging && $(GO) test ./...
 
 ## ui: build the web inspector, which is committed: only who changes it needs Node
 ui: ui-deps
@@ -95,7 +121,7 @@ SLOW ?= 5
 # Most tests wait more than they compute: more run at one time than there are CPUs.
 
 ## test: all tests; those that start sandboxes need root. See docs/testing.md
-test: test-deps inside images
+test: test-deps inside images packaging-test
 	$(call run_tests,test,$(call tests_of,-v),-parallel 8 -timeout 14m)
 	$(call run_tests,sandbox,$(call tests_of,),-p 1 -parallel 4 -timeout 14m)
 
@@ -151,6 +177,7 @@ lint: inside
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'not formatted:'; gofmt -l $$(git ls-files '*.go'); false; }
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	staticcheck=$$($(GO) tool -n staticcheck) && cd packaging && $(GO) vet ./... && $$staticcheck ./...
 	$(GO) build -o bin/cay-vet ./cmd/cay-vet
 	$(GO) vet -vettool=bin/cay-vet ./workflow/durable ./examples/...
 

@@ -133,7 +133,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add("models", newGatewayCommand(a))
 	add("daemon", newServeCommand(a), newUpgradeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
 	add("other", newVersionCommand(a))
-	root.AddCommand(newGuestCommand(a), newBenchCommand(a), newDescribeCommand(a))
+	root.AddCommand(newGuestCommand(a), newBenchCommand(a), newDescribeCommand(a), newReapCommand(a))
 	root.SetHelpCommandGroupID("other")
 	root.SetCompletionCommandGroupID("other")
 	return root

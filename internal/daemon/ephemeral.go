@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/flock"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
@@ -146,6 +147,22 @@ func reapEphemeral(ctx context.Context, cfg config.Config, log *slog.Logger) err
 		errs = append(errs, os.RemoveAll(dir), os.Remove(path), flock.Close(lock))
 	}
 	return errors.Join(errs...)
+}
+
+// Reap ends the sandboxes that a stopped daemon has left running, and those of commands
+// that died. Errors: conflict if a daemon uses the data directory.
+func Reap(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	if _, err := os.Stat(cfg.Data); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	lock, err := lockFile(filepath.Join(cfg.Data, "daemon.lock"))
+	if err != nil {
+		return err
+	}
+	if lock == nil {
+		return cay.Errorf(cay.Conflict, "a daemon uses the data directory %q", cfg.Data).WithHint("stop it first")
+	}
+	return errors.Join(reapMachines(ctx, filepath.Join(cfg.Data, "machines"), log), reapEphemeral(ctx, cfg, log), flock.Close(lock))
 }
 
 func reapMachines(ctx context.Context, dir string, log *slog.Logger) error {
