@@ -76,6 +76,15 @@ func (i *Images) Build(ctx context.Context, name string, progress func(ImageProg
 	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/build", JSON: map[string]string{"name": name}}, progress)
 }
 
+// BuildDefault makes the default image anew, with the given Debian packages added to its
+// own. They are in it until it is made anew again, by BuildDefault or Build. It takes an
+// admin token. Errors: as for Build; invalid (a name), not_found (Debian has no such
+// package), conflict (the image was made at the same time with other packages).
+func (i *Images) BuildDefault(ctx context.Context, packages []string, progress func(ImageProgress)) (*Image, error) {
+	body := map[string]any{"name": "debian", "packages": packages}
+	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/build", JSON: body}, progress)
+}
+
 // Import reads an OCI or Docker archive or a tarball of a root file system from
 // r and names it ref. Errors: invalid, permission_denied, no_space, too_large,
 // quota_exceeded. progress, unless nil, is called for every step.

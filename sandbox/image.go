@@ -13,6 +13,8 @@ type Image struct {
 	CreatedAt time.Time   `json:"created_at"`          // when it was put into the store
 	UsedAt    time.Time   `json:"used_at"`             // when a sandbox was last started from it
 	Config    ImageConfig `json:"config"`
+	// Packages are the Debian packages that were added to the default image.
+	Packages []string `json:"packages,omitempty"`
 }
 
 // ImageConfig is an image's own settings for running it.

@@ -21,6 +21,10 @@ With NAME, one that cay knows how to make: the default image "` + defaultImage +
 runtimes ` + strings.Join(sandbox.Runtimes, ", ") + `. Without NAME: ` + defaultImage + ` and ` + defaultRuntime + `,
 which sandboxes use unless told otherwise.
 
+With --package, Debian packages are added to the image "` + defaultImage + `", until it is made anew
+without them: cay image build --package ffmpeg --package jq. Sandboxes that exist keep
+their image. It takes an admin token.
+
 With -f, what a template says: a base, steps that run programs in a sandbox and copy
 files from the template's directory into it, and what is to come of them. That is an
 image, a snapshot of files, or a memory snapshot in which a program has started
@@ -38,6 +42,7 @@ type imageBuildOptions struct {
 	timeout       time.Duration
 	noCache, keep bool
 	quiet         bool
+	packages      []string
 }
 
 func newImageBuild(a *app) *cobra.Command {
@@ -46,9 +51,12 @@ func newImageBuild(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "build [NAME]... | -f FILE", Short: "Make the default image, language runtimes, or what a template says",
 		Long:      imageBuildHelp,
-		Example:   "  cay image build -f cay.yaml\n  cay image build python3.13",
+		Example:   "  cay image build -f cay.yaml\n  cay image build python3.13\n  cay image build --package ffmpeg,jq",
 		ValidArgs: names,
 		Args: func(cmd *cobra.Command, args []string) error {
+			if len(o.packages) > 0 && (o.file != "" || len(args) > 1 || len(args) == 1 && args[0] != defaultImage) {
+				return usage(cmd, "--package adds to the image %q, and to nothing else", defaultImage)
+			}
 			if o.file != "" {
 				if len(args) > 0 {
 					return usage(cmd, "%q does not go together with -f: a template has its name in it, or in --name", args[0])
@@ -76,10 +84,16 @@ func newImageBuild(a *app) *cobra.Command {
 	fl.BoolVar(&o.keep, "keep", false, "leave the sandbox of a build that failed running, to look into it")
 	fl.DurationVar(&o.timeout, "timeout", time.Hour, "how long the steps may take together, and again the start command")
 	fl.StringVar(&o.project, "project", "", "project to build in, by id")
+	fl.StringSliceVar(&o.packages, "package", nil, "Debian package to add to "+defaultImage+" (repeatable, or comma-separated)")
 	fl.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		if o.file != "" {
 			return o.run(ctx, a)
+		}
+		if len(o.packages) > 0 {
+			return a.getImages(ctx, []string{defaultImage}, o.quiet, func(i *sandbox.Images, _ string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+				return i.BuildDefault(ctx, o.packages, progress)
+			})
 		}
 		if len(args) == 0 {
 			args = []string{defaultImage, defaultRuntime}

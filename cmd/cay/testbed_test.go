@@ -260,6 +260,14 @@ func (i *testImages) Build(_ context.Context, name string, progress func(sandbox
 	return i.add(name, "debian")
 }
 
+func (i *testImages) BuildDefault(ctx context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	img, err := i.Build(ctx, "debian", progress)
+	if err == nil {
+		img.Packages = packages
+	}
+	return img, err
+}
+
 func (i *testImages) Import(_ context.Context, ref string, r io.Reader, _ func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -73,9 +74,14 @@ type recipe struct {
 	inputs []any // inputs of build other than the code; see fingerprint
 }
 
-// fingerprint changes when the recipe's result may have changed.
-func (r recipe) fingerprint() string {
-	return "recipe:" + hashKey(fmt.Sprint(r.config, r.inputs))
+// fingerprint changes when the recipe's result, with the given packages added, may have
+// changed.
+func (r recipe) fingerprint(packages []string) string {
+	inputs := r.inputs
+	if len(packages) > 0 {
+		inputs = append(slices.Clone(inputs), packages)
+	}
+	return "recipe:" + hashKey(fmt.Sprint(r.config, inputs))
 }
 
 // buildTime is the constant time of files that cay writes into images itself, so that
@@ -88,6 +94,7 @@ type builder struct {
 	staging  *staging
 	tree     *rootfs.Tree
 	progress func(sandbox.ImageProgress)
+	packages []string // to add to the default image
 }
 
 var recipes = map[string]recipe{
@@ -104,7 +111,7 @@ var recipes = map[string]recipe{
 // Errors: not_found (no such recipe), not_supported (a program is missing), unavailable
 // (a mirror or registry), no_space.
 func (s *Store) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	l, err := s.build(ctx, name, progress, time.Now())
+	l, err := s.build(ctx, name, nil, progress, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -112,8 +119,40 @@ func (s *Store) Build(ctx context.Context, name string, progress func(sandbox.Im
 	return &l.Image, nil
 }
 
-// build builds name unless it was built since.
-func (s *Store) build(ctx context.Context, name string, progress func(sandbox.ImageProgress), since time.Time) (*Lease, error) {
+// packageName matches names of Debian packages, and nothing that mmdebstrap or apt would
+// take for an option, a pattern or several names.
+var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+$`)
+
+// maxPackages is how many packages may be added to the default image.
+const maxPackages = 200
+
+// BuildDefault makes the default image anew, with Debian packages added to its own.
+// Errors: as Build; invalid (a name), not_found (Debian has no such package), conflict (the
+// image was made at the same time with other packages).
+func (s *Store) BuildDefault(ctx context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if len(packages) > maxPackages {
+		return nil, cay.Errorf(cay.Invalid, "%d packages are more than %d", len(packages), maxPackages)
+	}
+	for _, p := range packages {
+		if !packageName.MatchString(p) {
+			return nil, cay.Errorf(cay.Invalid, "%q is not the name of a Debian package", p).WithHint("names are of lower-case letters, digits, and + - .")
+		}
+	}
+	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
+	l, err := s.build(ctx, DefaultRef, packages, progress, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	// Concurrent calls share the work of one of them.
+	if !slices.Equal(l.Image.Packages, packages) {
+		return nil, cay.Errorf(cay.Conflict, "the image was made at the same time with other packages").WithHint("try again")
+	}
+	return &l.Image, nil
+}
+
+// build builds name unless it was built since. packages are added to the default image.
+func (s *Store) build(ctx context.Context, name string, packages []string, progress func(sandbox.ImageProgress), since time.Time) (*Lease, error) {
 	s = s.installation() // built images belong to the installation, whoever calls first
 	if name == "" || name == "default" {
 		name = DefaultRef
@@ -130,10 +169,10 @@ func (s *Store) build(ctx context.Context, name string, progress func(sandbox.Im
 			return nil, err
 		}
 		defer free()
-		if err := r.build(&builder{s, st, tree, report}, ctx); err != nil {
+		if err := r.build(&builder{s, st, tree, report, packages}, ctx); err != nil {
 			return nil, err
 		}
-		return s.commit(ctx, st, tree, name, record{Source: r.source, Arch: s.opts.Arch, Origin: r.fingerprint(), Config: r.config})
+		return s.commit(ctx, st, tree, name, record{Source: r.source, Arch: s.opts.Arch, Origin: r.fingerprint(packages), Config: r.config, Packages: packages})
 	})
 }
 
@@ -187,7 +226,7 @@ func (s *Store) Outdated(ctx context.Context, name string) (bool, error) {
 	if err := readJSON(s.recordPath(rootfs.Digest(img.Digest)), &rec); err != nil {
 		return false, err
 	}
-	return rec.Origin != r.fingerprint(), nil
+	return rec.Origin != r.fingerprint(rec.Packages), nil
 }
 
 // Ensure leases an image, and builds or pulls it first if it is not in the store. Errors:
@@ -208,7 +247,7 @@ func (s *Store) Ensure(ctx context.Context, ref string, progress func(sandbox.Im
 	// its age.
 	var anyTime time.Time
 	if _, ok := recipes[name]; ok {
-		return s.build(ctx, name, progress, anyTime)
+		return s.build(ctx, name, nil, progress, anyTime)
 	}
 	return s.pull(ctx, name, progress, anyTime)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -91,7 +92,7 @@ func (b *builder) debian(ctx context.Context) (err error) {
 	args := append(slices.Clone(debianOptions),
 		"--format=tar",
 		"--architectures="+b.opts.Arch,
-		"--include="+strings.Join(debianPackages, ","),
+		"--include="+strings.Join(slices.Concat(debianPackages, b.packages), ","),
 		"--customize-hook="+script,
 		debianSuite, "-")
 	if b.opts.DebianMirror != "" {
@@ -138,6 +139,8 @@ func (b *builder) debian(ctx context.Context) (err error) {
 		return ctx.Err()
 	case runErr != nil && bytes.Contains(log.tail, []byte("No space left on device")):
 		return errNoSpace(runErr)
+	case runErr != nil && len(b.packages) > 0 && missingPackage.Match(log.tail):
+		return cay.Errorf(cay.NotFound, "Debian %s has no package %q", debianSuite, missingPackage.FindSubmatch(log.tail)[1])
 	case runErr != nil && diskError(applyErr) == applyErr:
 		return cay.Errorf(cay.Unavailable, "mmdebstrap could not make the default image: %s", log.lastError()).
 			WithHint("check that this machine reaches its Debian archive, or set another mirror")
@@ -146,6 +149,9 @@ func (b *builder) debian(ctx context.Context) (err error) {
 	}
 	return finishRoot(b.tree)
 }
+
+// missingPackage matches apt's complaint about a name.
+var missingPackage = regexp.MustCompile(`(?m)^E: (?:Unable to locate package|Package '?)\s*([a-z0-9][a-z0-9+.-]+)`)
 
 // debianWorkDir makes a directory for mmdebstrap. Without root, mmdebstrap runs as
 // another user in a user namespace, which can access /tmp but not the store.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/image/rootfs/rootfstest"
@@ -206,6 +207,26 @@ exit 1
 		_, err := newStore(t).Build(t.Context(), "", nil)
 		if cay.CodeOf(err) != cay.Unavailable || !strings.Contains(err.Error(), "failed as asked") {
 			t.Errorf("got %v, want unavailable, as asked", err)
+		}
+	})
+	t.Run("packages", func(t *testing.T) {
+		bin := t.TempDir()
+		const fake = `#!/bin/sh
+for a; do case $a in --include=*,sudo,*,file,*,ffmpeg,jq) echo "E: Unable to locate package jq" >&2; exit 100;; esac; done
+echo "E: other packages: $*" >&2
+exit 1
+`
+		checktest.OK(t, os.WriteFile(filepath.Join(bin, "mmdebstrap"), []byte(fake), 0o755))
+		t.Setenv("PATH", bin)
+		s := newStore(t)
+		_, err := s.BuildDefault(t.Context(), []string{"jq", "ffmpeg", "jq"}, nil)
+		if cay.CodeOf(err) != cay.NotFound || !strings.Contains(err.Error(), `no package "jq"`) {
+			t.Errorf("got %v, want not_found of jq", err)
+		}
+		for _, name := range []string{"", "a", "Jq", "-o", "?essential", "a b", "jq=1", "../x", "a,b"} {
+			if _, err := s.BuildDefault(t.Context(), []string{"jq", name}, nil); cay.CodeOf(err) != cay.Invalid {
+				t.Errorf("%q: got %v, want invalid", name, err)
+			}
 		}
 	})
 	t.Run("no archive", func(t *testing.T) {

@@ -145,6 +145,7 @@ type record struct {
 	Owner     string              `json:"owner,omitempty"`  // the owner that added it first; see Owner.ID
 	CreatedAt time.Time           `json:"created_at"`
 	Config    sandbox.ImageConfig `json:"config"`
+	Packages  []string            `json:"packages,omitempty"` // added to the default image
 }
 
 // refRecord is a name of an image.
@@ -320,7 +321,7 @@ func (s *Store) load(d rootfs.Digest) (*sandbox.Image, error) {
 	}
 	return &sandbox.Image{
 		Digest: string(d), Source: r.Source, Arch: r.Arch, SizeBytes: file.Size(),
-		CreatedAt: r.CreatedAt, UsedAt: meta.ModTime(), Config: r.Config,
+		CreatedAt: r.CreatedAt, UsedAt: meta.ModTime(), Config: r.Config, Packages: r.Packages,
 	}, nil
 }
 

@@ -160,6 +160,14 @@ func (e *Engine) Pull(ctx context.Context, ref string, progress func(sandbox.Ima
 	return s.Pull(ctx, ref, progress)
 }
 
+// BuildDefault implements Service.
+func (e *Engine) BuildDefault(ctx context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if err := api.RequireAdmin(ctx); err != nil {
+		return nil, err
+	}
+	return e.cfg.Store.BuildDefault(ctx, packages, progress)
+}
+
 // Build implements Service.
 func (e *Engine) Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	p, err := api.RequirePrincipal(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -92,7 +93,8 @@ func (h *routes) handlePull(w http.ResponseWriter, r *http.Request) error {
 
 func (h *routes) handleBuild(w http.ResponseWriter, r *http.Request) error {
 	var p struct {
-		Name string `json:"name"`
+		Name     string   `json:"name"`
+		Packages []string `json:"packages"`
 	}
 	if err := api.NoQuery(r); err != nil {
 		return err
@@ -100,7 +102,13 @@ func (h *routes) handleBuild(w http.ResponseWriter, r *http.Request) error {
 	if err := api.ReadJSON(w, r, &p); err != nil {
 		return err
 	}
+	if len(p.Packages) > 0 && p.Name != image.DefaultRef {
+		return cay.Errorf(cay.Invalid, "packages can be added to the image %q only, not to %q", image.DefaultRef, p.Name)
+	}
 	return serveProgress(w, r, func(ctx context.Context, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+		if len(p.Packages) > 0 {
+			return h.svc.BuildDefault(ctx, p.Packages, progress)
+		}
 		return h.svc.Build(ctx, p.Name, progress)
 	})
 }

@@ -28,6 +28,10 @@ type Service interface {
 	// admin token only. Errors: not_found, unavailable, no_space, not_supported (a tool
 	// is missing on the host).
 	Build(ctx context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
+	// BuildDefault makes the default image anew, with Debian packages added. Admin tokens
+	// only. Errors: as for Build; invalid (a name), not_found (no such package),
+	// conflict (made at the same time with other packages).
+	BuildDefault(ctx context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// Import reads an OCI or Docker archive or a tarball of a root file system
 	// and names it ref, as Pull does. Errors: invalid, no_space, too_large,
 	// quota_exceeded.

@@ -50,6 +50,9 @@ func TestImages_Calls(t *testing.T) {
 		{"Get", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.Get(ctx, "debian:13") }, []any{"debian:13"}, someImage(), ""},
 		{"Pull", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.Pull(ctx, "a/b:1", progress) }, []any{"a/b:1"}, someImage(), "download done"},
 		{"Build", func(ctx context.Context, i *sandbox.Images) (any, error) { return i.Build(ctx, "node24", progress) }, []any{"node24"}, someImage(), "build done"},
+		{"BuildDefault", func(ctx context.Context, i *sandbox.Images) (any, error) {
+			return i.BuildDefault(ctx, []string{"jq", "ffmpeg"}, progress)
+		}, []any{[]string{"jq", "ffmpeg"}}, someImage(), "build done"},
 		{"Import", func(ctx context.Context, i *sandbox.Images) (any, error) {
 			return i.Import(ctx, "mine", strings.NewReader("tar"), progress)
 		}, []any{"mine", "tar"}, someImage(), "unpack done"},
@@ -264,6 +267,11 @@ func (s *recorder) Pull(_ context.Context, ref string, progress func(sandbox.Ima
 func (s *recorder) Build(_ context.Context, name string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
 	progress(sandbox.ImageProgress{Phase: "build"})
 	return someImage(), s.note("Build", name)
+}
+
+func (s *recorder) BuildDefault(_ context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	progress(sandbox.ImageProgress{Phase: "build"})
+	return someImage(), s.note("BuildDefault", packages)
 }
 
 func (s *recorder) Import(_ context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
