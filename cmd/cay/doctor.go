@@ -101,6 +101,7 @@ type host struct {
 	diskFree    func(dir string) (int64, error)
 	executable  func(dir string) error // an error if nothing may be executed below
 	data        string
+	system      system
 }
 
 func thisHost(cfg config.Config) host {
@@ -135,17 +136,24 @@ func thisHost(cfg config.Config) host {
 			}
 			return err
 		},
-		data: cfg.Data,
+		data:   cfg.Data,
+		system: thisSystem(),
 	}
 }
 
 // examine runs all checks of the machine.
 func examine(h host) []finding {
-	return []finding{
-		checkKernel(h), checkRoot(h), checkCgroups(h),
-		checkTool(h, "mmdebstrap", "the default image cannot be built; images can be pulled and imported"),
-		checkData(h), checkDisk(h), checkMemory(h),
+	all := []finding{checkKernel(h), checkRoot(h), checkCapabilities(h), checkNamespaces(h), checkCgroups(h)}
+	if root := unifiedRoot(h); root != "" {
+		all = append(all, checkDelegation(h, root))
 	}
+	if unit, found := checkUnit(h); found {
+		all = append(all, unit)
+	}
+	return append(all,
+		checkTool(h, "mmdebstrap", "the default image cannot be built; images can be pulled and imported"),
+		checkData(h), checkDisk(h), checkMemory(h), checkClock(h),
+	)
 }
 
 // minKernel is the oldest kernel with the system calls that start and end
@@ -213,6 +221,22 @@ func checkCgroups(h host) finding {
 		}
 	}
 	return finding{Check: "cgroups", Verdict: ok, Detail: version + " with " + strings.Join(controllers, ", ")}
+}
+
+// unifiedRoot returns where a cgroup v2 tree with the controllers of sandboxes is mounted,
+// "" if there is none.
+func unifiedRoot(h host) string {
+	for line := range strings.Lines(h.mounts) {
+		before, after, _ := strings.Cut(line, " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if len(left) < 6 || len(right) == 0 || right[0] != "cgroup2" {
+			continue
+		}
+		if b, err := h.readFile(filepath.Join(left[4], "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(string(b)), controllers[0]) {
+			return left[4]
+		}
+	}
+	return ""
 }
 
 // checkTool looks for a program, whose Debian package has the same name. effect

@@ -128,12 +128,45 @@ func goodHost() host {
 	return host{
 		os: "linux", release: "6.1.0-13-amd64", mounts: cgroupV1, meminfo: "MemTotal: 9 kB\nMemAvailable:    8388608 kB\n",
 		lookPath:   func(name string) (string, error) { return "/usr/bin/" + name, nil },
-		readFile:   func(string) ([]byte, error) { return []byte("hugetlb\n"), nil },
+		readFile:   files(map[string]string{"/sys/fs/cgroup/unified/cgroup.controllers": "hugetlb\n"}),
 		writable:   func(string) error { return nil },
 		diskFree:   func(string) (int64, error) { return 100 << 30, nil },
 		executable: func(string) error { return nil },
 		data:       "/var/lib/cay",
+		system: system{
+			status: "Name:\tcay\nCapEff:\t00000000000000e0\n",
+			userns: func() error { return nil },
+			clock:  func() (bool, error) { return true, nil },
+		},
 	}
+}
+
+// files has the contents of files, by path.
+func files(content map[string]string) func(string) ([]byte, error) {
+	return func(path string) ([]byte, error) {
+		text, ok := content[path]
+		if !ok {
+			return nil, os.ErrNotExist
+		}
+		return []byte(text), nil
+	}
+}
+
+const goodUnit = "[Service]\nType=notify\nKillMode=process\nDelegate=yes\n"
+
+// useV2 makes h a host with cgroup v2, whose root passes down the controllers in on.
+func useV2(h *host, on string) {
+	h.mounts = "26 23 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+	h.readFile = files(map[string]string{
+		"/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory pids\n", "/sys/fs/cgroup/cgroup.subtree_control": on,
+	})
+}
+
+// forbid makes h a host on which user namespaces cannot be made, because a kernel setting
+// has a value.
+func forbid(h *host, setting, value string) {
+	h.system.userns = func() error { return os.ErrPermission }
+	h.readFile = files(map[string]string{"/proc/sys/" + setting: value + "\n"})
 }
 
 func TestExamine(t *testing.T) {
@@ -148,9 +181,29 @@ func TestExamine(t *testing.T) {
 	}{
 		{"V1", func(*host) {}, "cgroups", ok, "v1 with cpu"},
 		{"V2", func(h *host) {
-			h.mounts = "26 23 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
-			h.readFile = func(string) ([]byte, error) { return []byte("cpuset cpu io memory pids\n"), nil }
+			useV2(h, "")
 		}, "cgroups", ok, "v2 with cpu"},
+		{"Rights", func(h *host) { h.system.container = "podman" }, "rights", ok, "podman"},
+		{"RightsMissing", func(h *host) { h.system.status = "CapEff:\t0000000000000020\n" }, "rights", fail, "SETGID, SETUID"},
+		{"RightsUnknown", func(h *host) { h.system.status = "" }, "rights", warn, "not known"},
+		{"Namespaces", func(*host) {}, "namespaces", ok, "can be made"},
+		{"NamespacesAppArmor", func(h *host) { forbid(h, "kernel/apparmor_restrict_unprivileged_userns", "1") }, "namespaces", fail, "permission"},
+		{"NamespacesDebian", func(h *host) { forbid(h, "kernel/unprivileged_userns_clone", "0") }, "namespaces", fail, "permission"},
+		{"NamespacesNone", func(h *host) { forbid(h, "user/max_user_namespaces", "0") }, "namespaces", fail, "permission"},
+		{"NamespacesFilter", func(h *host) { forbid(h, "", ""); h.system.container = "docker" }, "namespaces", fail, "permission"},
+		{"NamespacesChroot", func(h *host) { forbid(h, "", "") }, "namespaces", fail, "permission"},
+		{"Delegated", func(h *host) { useV2(h, "cpu memory pids") }, "delegation", ok, "passed down"},
+		{"NotDelegatedYet", func(h *host) { useV2(h, "memory") }, "delegation", ok, "switches cpu, pids on"},
+		{"NotDelegated", func(h *host) {
+			useV2(h, "memory")
+			h.writable = func(string) error { return os.ErrPermission }
+		}, "delegation", fail, "permission"},
+		{"Unit", func(h *host) { h.readFile = files(map[string]string{"/usr/lib/systemd/system/cay.service": goodUnit}) }, "unit", ok, "/usr/lib"},
+		{"UnitKills", func(h *host) {
+			h.readFile = files(map[string]string{"/usr/lib/systemd/system/cay.service": goodUnit, "/etc/systemd/system/cay.service": "Type=notify\n"})
+		}, "unit", warn, "/etc/systemd/system/cay.service has no KillMode=process"},
+		{"Clock", func(*host) {}, "clock", ok, "follows another"},
+		{"ClockFree", func(h *host) { h.system.clock = func() (bool, error) { return false, nil } }, "clock", warn, "no other clock"},
 		{"NoPids", func(h *host) { h.mounts = strings.ReplaceAll(cgroupV1, "rw,pids", "rw,devices") }, "cgroups", fail, "no pids"},
 		{"ReadOnly", func(h *host) { h.writable = func(string) error { return os.ErrPermission } }, "cgroups", fail, "cpu controller"},
 		{"NoProc", func(h *host) { h.mounts, h.meminfo = "", "" }, "cgroups", fail, "no cpu"},
