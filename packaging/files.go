@@ -78,7 +78,7 @@ func (f file) content() ([]byte, error) {
 // compress returns data in gzip's format, without a time and a name.
 func compress(data []byte) ([]byte, error) {
 	var b bytes.Buffer
-	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	z, err := gzip.NewWriterLevel(&b, gzip.DefaultCompression)
 	if err != nil {
 		return nil, err
 	}

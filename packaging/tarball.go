@@ -12,7 +12,7 @@ import (
 
 // tarball writes all files below one directory, as install.sh and people copy them.
 func (r *release) tarball(w io.Writer, content []file) error {
-	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	z, err := gzip.NewWriterLevel(w, gzip.DefaultCompression)
 	if err != nil {
 		return err
 	}

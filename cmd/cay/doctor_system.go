@@ -76,27 +76,33 @@ var neededCapabilities = []struct {
 	name string
 }{{unix.CAP_KILL, "KILL"}, {unix.CAP_SETGID, "SETGID"}, {unix.CAP_SETUID, "SETUID"}}
 
+// missingCapabilities returns the needed capabilities that this process has not; known is
+// false if it cannot say.
+func missingCapabilities(status string) (missing []string, known bool) {
+	have := uint64(0)
+	for line := range strings.Lines(status) {
+		if text, is := strings.CutPrefix(line, "CapEff:"); is {
+			n, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+			have, known = n, err == nil
+		}
+	}
+	for _, c := range neededCapabilities {
+		if have&(1<<c.bit) == 0 {
+			missing = append(missing, c.name)
+		}
+	}
+	return missing, known
+}
+
 // checkCapabilities looks for rights that containers and units take away.
 func checkCapabilities(h host) finding {
 	f := finding{Check: "rights", Verdict: ok, Detail: "not in a container"}
 	if h.system.container != "" {
 		f.Detail = "in a container (" + h.system.container + ")"
 	}
-	have, found := uint64(0), false
-	for line := range strings.Lines(h.system.status) {
-		if text, is := strings.CutPrefix(line, "CapEff:"); is {
-			n, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
-			have, found = n, err == nil
-		}
-	}
-	if !found {
+	missing, known := missingCapabilities(h.system.status)
+	if !known {
 		return finding{"rights", warn, f.Detail + ", and this process's capabilities are not known", "mount /proc"}
-	}
-	var missing []string
-	for _, c := range neededCapabilities {
-		if have&(1<<c.bit) == 0 {
-			missing = append(missing, c.name)
-		}
 	}
 	if len(missing) > 0 {
 		f.Verdict, f.Detail = fail, f.Detail+", without the capabilities "+strings.Join(missing, ", ")
@@ -119,7 +125,10 @@ func checkNamespaces(h host) finding {
 		}
 		return strings.TrimSpace(string(b))
 	}
+	missing, known := missingCapabilities(h.system.status)
 	switch {
+	case known && len(missing) > 0:
+		f.Fix = "it takes the capabilities " + strings.Join(missing, ", ")
 	case value("kernel/apparmor_restrict_unprivileged_userns") == "1":
 		f.Fix = "AppArmor forbids them: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, also in /etc/sysctl.d/60-cay.conf"
 	case value("kernel/unprivileged_userns_clone") == "0":
