@@ -31,6 +31,15 @@ type Host struct {
 	DiskTotalBytes    int64 `json:"disk_total_bytes"`
 	DiskFreeBytes     int64 `json:"disk_free_bytes"`
 	DaemonMemoryBytes int64 `json:"daemon_memory_bytes"` // the daemon's own in RAM, without sandboxes
+
+	Databases []Database `json:"databases"`
+}
+
+// Database is a database of a daemon.
+type Database struct {
+	Name      string `json:"name"`                 // such as "cay"
+	SizeBytes int64  `json:"size_bytes,omitempty"` // of its files; 0 if Elsewhere
+	Elsewhere bool   `json:"elsewhere,omitempty"`  // it is on a database server, not in the data directory
 }
 
 // Host returns the load of the daemon's machine. Admin tokens only, since it shows the

@@ -23,8 +23,11 @@ type app struct {
 	signals        *interrupts
 
 	// Flags every command has.
-	url, token, team string
-	json             bool
+	url, token, team, context string
+	json                      bool
+
+	// inContext is the name of the context whose values url, token and team have.
+	inContext string
 
 	// ran is set when a command's own code begins: errors before that are usage errors.
 	ran bool
@@ -88,7 +91,8 @@ One command is enough to begin; it needs no daemon:
 
 Commands speak to a daemon ("cay serve") at --url or $CAY_URL, by default the one
 on this machine, with the token in --token or $CAY_TOKEN, by default the admin
-token in the data directory.
+token in the data directory. "cay context" gives daemons names, for --context and
+$CAY_CONTEXT.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 130 interrupted by Ctrl-C. "cay run"
 and the commands that run programs in a sandbox pass on the program's own code
@@ -112,11 +116,13 @@ func newRootCommand(a *app) *cobra.Command {
 	f.StringVar(&a.url, "url", "", "address of the daemon (default $CAY_URL, else http://127.0.0.1:7070)")
 	f.StringVar(&a.token, "token", "", "secret to present (default $CAY_TOKEN, else the admin token of this machine)")
 	f.StringVar(&a.team, "team", "", "team an admin token speaks for (default $CAY_TEAM, else the default team)")
+	f.StringVar(&a.context, "context", "", "daemon to use, by the name \"cay context\" gave it (default $CAY_CONTEXT, else the one in use)")
 	f.BoolVar(&a.json, "json", false, "print the result as JSON")
 	f.SortFlags = false
 
 	root.AddGroup(
 		&cobra.Group{ID: "sandboxes", Title: "Sandboxes:"},
+		&cobra.Group{ID: shortForms, Title: "Short forms, mostly of \"cay sandbox\":"},
 		&cobra.Group{ID: "workflows", Title: "Workflows:"},
 		&cobra.Group{ID: "models", Title: "Models:"},
 		&cobra.Group{ID: "daemon", Title: "Daemon:"},
@@ -129,9 +135,10 @@ func newRootCommand(a *app) *cobra.Command {
 		}
 	}
 	add("sandboxes", newRunCommand(a), newSandboxCommand(a), newSnapshotCommand(a), newDriveCommand(a), newImageCommand(a), newVercelCommand(a), newCloudflareCommand(a), newDockerCommand(a))
+	add(shortForms, newShortForms(a)...)
 	add("workflows", newWorkflowCommand(a))
 	add("models", newGatewayCommand(a))
-	add("daemon", newServeCommand(a), newUpgradeCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
+	add("daemon", newServeCommand(a), newUpgradeCommand(a), newStatusCommand(a), newContextCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
 	add("other", newVersionCommand(a))
 	root.AddCommand(newGuestCommand(a), newBenchCommand(a), newDescribeCommand(a), newReapCommand(a))
 	root.SetHelpCommandGroupID("other")
@@ -161,6 +168,9 @@ func noVerb(cmd *cobra.Command, args []string) error {
 func (a *app) verb(c *cobra.Command, run func(ctx context.Context, args []string) error) *cobra.Command {
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		a.ran = true
+		if err := a.useContext(); err != nil {
+			return err
+		}
 		return run(cmd.Context(), args)
 	}
 	c.Flags().SortFlags = false
@@ -172,8 +182,11 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...), cmd.CommandPath()}
 }
 
-// options resolves the shared flags against the environment.
+// options resolves the shared flags against the context and the environment.
 func (a *app) options() sandbox.ClientOptions {
+	if err := a.useContext(); err != nil { // verb has reported it; completion must reach no other daemon
+		return sandbox.ClientOptions{URL: "context:"}
+	}
 	team := a.team
 	if team == "" {
 		team = os.Getenv("CAY_TEAM")

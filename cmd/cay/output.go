@@ -24,6 +24,13 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
+// printLine writes v as one line.
+func (a *app) printLine(v any) error {
+	enc := json.NewEncoder(a.stdout)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
 // show prints v as JSON with --json, otherwise the output of text.
 func (a *app) show(v any, text func(w io.Writer)) error {
 	if a.json {

@@ -24,7 +24,7 @@ func newSandboxCommand(a *app) *cobra.Command {
 		newSandboxExec(a), newSandboxShell(a), newSandboxPS(a), newSandboxLogs(a), newSandboxCopy(a),
 		newSandboxStop(a), newSandboxPause(a), newSandboxHibernate(a), newSandboxResume(a), newSandboxFork(a), newSandboxRemove(a),
 		newSandboxUpdate(a), newSandboxNetwork(a), newSandboxPorts(a), newSandboxForward(a), newSandboxTag(a), newSandboxExtend(a),
-		newSandboxStats(a), newSandboxSessions(a), newSandboxPool(a),
+		newSandboxStats(a), newSandboxEvents(a), newSandboxSessions(a), newSandboxPool(a),
 	)
 	c.Aliases = []string{"sb"}
 	return c

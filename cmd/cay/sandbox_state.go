@@ -189,9 +189,9 @@ const watchInterval = time.Second
 func newSandboxStats(a *app) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
-		Use: "stats SANDBOX...", Short: "Show what sandboxes use",
-		Long: "Show what running sandboxes use.",
-		Args: atLeast(1, "one or more sandboxes"), ValidArgsFunction: a.completeSandboxes(-1),
+		Use: "stats [SANDBOX...]", Short: "Show what sandboxes use",
+		Long:              "Show what running sandboxes use; without a name, all of them.",
+		ValidArgsFunction: a.completeSandboxes(-1),
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "show it again every second until interrupted")
 	return a.verb(c, func(ctx context.Context, args []string) error {
@@ -228,17 +228,32 @@ type namedStats struct {
 
 func (a *app) stats(ctx context.Context, refs []string, prefix string) error {
 	client := a.sandboxes()
+	every := len(refs) == 0
+	if every {
+		running, _, err := pages(0, func(n int, cursor string) (*sandbox.Page[sandbox.Sandbox], error) {
+			return client.List(ctx, sandbox.ListParams{Status: []sandbox.Status{sandbox.Running, sandbox.Paused}, Limit: n, Cursor: cursor})
+		})
+		if err != nil {
+			return err
+		}
+		for _, s := range running {
+			refs = append(refs, s.Name)
+		}
+	}
 	all := []namedStats{}
 	var errs []error
 	for _, ref := range refs {
 		s, err := client.Stats(ctx, ref)
+		if c := cay.CodeOf(err); every && (c == cay.Stopped || c == cay.NotFound || c == cay.Conflict) {
+			continue // it has ended since the list was read
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		all = append(all, namedStats{ref, s})
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && !every {
 		return a.reportAll(errs...)
 	}
 	err := a.show(all, func(w io.Writer) {

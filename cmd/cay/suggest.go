@@ -10,7 +10,7 @@ import (
 
 // synonyms map words of docker, fly, gh, kubectl and shells to commands of cay.
 var synonyms = map[string][]string{
-	"ps": {"list"}, "ls": {"list"}, "show": {"get"}, "inspect": {"get"}, "describe": {"get"}, "status": {"get", "doctor"}, "info": {"get", "doctor"},
+	"ps": {"list"}, "ls": {"list"}, "show": {"get"}, "inspect": {"get"}, "describe": {"get"}, "status": {"get", "doctor"}, "info": {"status", "get", "doctor"}, "contexts": {"context"}, "use": {"context"},
 	"rm": {"remove", "delete"}, "rmi": {"remove"}, "delete": {"remove", "delete"}, "destroy": {"remove", "delete"}, "del": {"remove", "delete"},
 	"cp": {"copy"}, "top": {"stats"}, "log": {"logs"}, "ssh": {"shell"}, "console": {"shell"}, "attach": {"shell"}, "sh": {"shell"},
 	"start": {"resume"}, "unpause": {"resume"}, "restart": {"resume"}, "wake": {"resume"}, "kill": {"stop"}, "suspend": {"hibernate"},
@@ -66,7 +66,7 @@ func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 			found = append(found, c)
 		}
 		if cmd != root {
-			if c := child(root, w); c != nil {
+			if c := child(root, w); c != nil && c.GroupID != shortForms { // those mean sandboxes
 				return []*cobra.Command{c}
 			}
 		}

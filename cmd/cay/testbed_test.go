@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
 	"github.com/cayhq/cay/internal/blob"
@@ -26,6 +27,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/ledger"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
 	"github.com/cayhq/cay/internal/history"
+	hostload "github.com/cayhq/cay/internal/host"
 	"github.com/cayhq/cay/internal/imaged"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/fake"
@@ -163,6 +165,21 @@ func startTestbed(ctx context.Context, cfg config.Config) (_ *testbed, err error
 	imaged.Routes(mux, images)
 	accountd.Routes(mux, accounts)
 	accountd.PublicRoutes(mux, accounts)
+	reader := hostload.NewReader(cfg.Data)
+	mux.Handle("GET /v1/host", func(w http.ResponseWriter, r *http.Request) error {
+		if err := api.RequireAdmin(r.Context()); err != nil {
+			return err
+		}
+		h, err := reader.Read(r.Context())
+		if err != nil {
+			return err
+		}
+		h.Version, h.StartedAt = cay.Version(), time.Now()
+		for _, d := range cfg.Databases() {
+			h.Databases = append(h.Databases, account.Database{Name: d.Name, SizeBytes: 4096})
+		}
+		return api.WriteJSON(w, http.StatusOK, h)
+	})
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, err
