@@ -3,6 +3,7 @@ module github.com/cayhq/cay
 go 1.26.3
 
 require (
+	filippo.io/age v1.3.2
 	github.com/aws/aws-sdk-go-v2 v1.47.7
 	github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream v1.7.26
 	github.com/fsnotify/fsnotify v1.10.1
@@ -22,6 +23,7 @@ require (
 )
 
 require (
+	filippo.io/hpke v0.4.0 // indirect
 	github.com/agext/levenshtein v1.2.3 // indirect
 	github.com/bitfield/gotestdox v0.2.2 // indirect
 	github.com/containerd/typeurl/v2 v2.2.3 // indirect

@@ -138,7 +138,7 @@ func newRootCommand(a *app) *cobra.Command {
 	add(shortForms, newShortForms(a)...)
 	add("workflows", newWorkflowCommand(a))
 	add("models", newGatewayCommand(a))
-	add("daemon", newServeCommand(a), newUpgradeCommand(a), newStatusCommand(a), newContextCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a))
+	add("daemon", newServeCommand(a), newUpgradeCommand(a), newStatusCommand(a), newContextCommand(a), newTokenCommand(a), newTeamCommand(a), newProjectCommand(a), newUICommand(a), newDoctorCommand(a), newBackupCommand(a), newRestoreCommand(a))
 	add("other", newVersionCommand(a))
 	root.AddCommand(newGuestCommand(a), newBenchCommand(a), newDescribeCommand(a), newReapCommand(a))
 	root.SetHelpCommandGroupID("other")

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs testdata/script. Scripts begin without a daemon; the command
 // "daemon" starts one and points cay at it.
 //
-//	daemon             start a daemon, set CAY_URL and CAY_TOKEN
+//	daemon [DIR]       start a daemon, set CAY_URL and CAY_TOKEN
 //	code N cmd...      run a command that must exit with N
 //	worker             start a worker of workflows that is connected to the daemon
 //	program DB|stop    start, or stop, a program that keeps workflows in DB
@@ -65,9 +65,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-func cmdDaemon(ts *testscript.TestScript, _ bool, _ []string) {
+func cmdDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	cfg := config.Default()
-	cfg.Data = ts.MkAbs("daemon")
+	cfg.Data = ts.MkAbs(append(args, "daemon")[0])
 	cfg.Listen = "127.0.0.1:0"
 	b, err := startTestbed(context.Background(), cfg)
 	ts.Check(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/accountd"
 	"github.com/cayhq/cay/internal/api"
+	"github.com/cayhq/cay/internal/backup"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/compat/vercelsandbox/names"
 	"github.com/cayhq/cay/internal/config"
@@ -170,6 +171,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 		return nil, cay.Errorf(cay.Conflict, "another daemon uses the data directory %q", cfg.Data).
 			WithHint("stop it, or choose another directory with --data")
 	}
+	if err := backup.Unfinished(cfg.Data); err != nil {
+		return nil, err
+	}
 	if d.db, err = db.Open(ctx, cfg.DatabaseFile(), db.Options{Reserve: databaseReserve}); err != nil {
 		return nil, err
 	}
@@ -192,7 +196,7 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 }
 
 func (d *Daemon) buildEngines(ctx context.Context) error {
-	secrets, err := secret.Open(filepath.Join(d.cfg.Data, "secret.key"))
+	secrets, err := secret.Open(filepath.Join(d.cfg.Data, secretKeyFile))
 	if err != nil {
 		return err
 	}
@@ -220,15 +224,15 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		Pools: pools(d.cfg), SpareCPU: d.opts.SpareCPU,
 		CheckSpace: func() error { return blob.CheckSpace(d.cfg.Data, int64(d.cfg.DiskReserve)) },
 	}
-	snapshots, err := d.openBlobs("snapshots")
+	snapshots, err := d.openBlobs(snapshotBlobs)
 	if err != nil {
 		return err
 	}
 	sc.Snapshots = snapshot.New(snapshots)
-	if sc.Drives, err = d.openBlobs("drives"); err != nil {
+	if sc.Drives, err = d.openBlobs(driveBlobs); err != nil {
 		return err
 	}
-	if sc.Commands, err = d.openBlobs("commands"); err != nil {
+	if sc.Commands, err = d.openBlobs(commandBlobs); err != nil {
 		return err
 	}
 	if sc.Images == nil {

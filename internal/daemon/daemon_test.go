@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/backup"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/internal/embedded"
@@ -429,5 +430,27 @@ func TestDaemon_PullGuard(t *testing.T) {
 	env = testenv.Start(t, func(c *config.Config) { c.AllowRanges = []string{"127.0.0.0/8"} })
 	if _, err := env.Client.Images().Pull(t.Context(), ref, nil); err == nil || !reached {
 		t.Errorf("pull from an allowed range: %v, reached: %t", err, reached)
+	}
+}
+
+// A daemon does not start on a directory whose restore was not finished, and leaves it as
+// it is.
+func TestDaemon_unfinishedRestore(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Data = t.TempDir()
+	marker := filepath.Join(cfg.Data, backup.Marker)
+	if err := os.WriteFile(marker, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := daemon.New(t.Context(), cfg, daemon.Options{NoWorkflows: true, NoGateway: true})
+	if cay.CodeOf(err) != cay.Conflict || !strings.Contains(err.Error(), "was not finished") {
+		t.Errorf("a daemon on half a backup: %v", err)
+	}
+	if _, err := os.Stat(marker); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(cfg.DatabaseFile()); err == nil {
+		t.Error("it has made a database")
 	}
 }

@@ -89,13 +89,32 @@ func read(keyFile string) ([]byte, error) {
 	if err != nil && n == 0 && info.Size() > 0 {
 		return nil, fmt.Errorf("read key: %w", err)
 	}
-	hexed, ok := bytes.CutPrefix(bytes.TrimSpace(text[:n]), []byte(keyPrefix))
-	raw, err := hex.DecodeString(string(hexed))
-	if !ok || err != nil || len(raw) != keySize+checkSize || !bytes.Equal(check(raw[:keySize]), raw[keySize:]) {
+	key, ok := parse(text[:n])
+	if !ok {
 		return nil, cay.Errorf(cay.Internal, "%s is damaged, or no key of cay", keyFile).
 			WithHint("restore it from a backup; without it nothing sealed can be read. Moved away, a new key is made, and sandboxes of before cannot be started")
 	}
-	return raw[:keySize], nil
+	return key, nil
+}
+
+// parse returns the key in the content of a key file.
+func parse(text []byte) (key []byte, ok bool) {
+	hexed, ok := bytes.CutPrefix(bytes.TrimSpace(text), []byte(keyPrefix))
+	raw, err := hex.DecodeString(string(hexed))
+	if !ok || err != nil || len(raw) != keySize+checkSize || !bytes.Equal(check(raw[:keySize]), raw[keySize:]) {
+		return nil, false
+	}
+	return raw[:keySize], true
+}
+
+// ID identifies the key in the content of a key file; it tells nothing about the key.
+// Errors: invalid (no key).
+func ID(content []byte) (string, error) {
+	key, ok := parse(content)
+	if !ok {
+		return "", cay.Errorf(cay.Invalid, "it is damaged, or no key of cay")
+	}
+	return hex.EncodeToString(check(key)), nil
 }
 
 // check detects a damaged key. It is too short to help in guessing a random key.
