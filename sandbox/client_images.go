@@ -86,12 +86,14 @@ func (i *Images) BuildDefault(ctx context.Context, packages []string, progress f
 }
 
 // Import reads an OCI or Docker archive or a tarball of a root file system from
-// r and names it ref. Errors: invalid, permission_denied, no_space, too_large,
-// quota_exceeded. progress, unless nil, is called for every step.
+// r and names it ref. If ref is empty, the archive is one of Export, and its images keep
+// their names and digests: each is a step with the phase "imported" and the name as Item,
+// and the last image is returned. Errors: invalid, permission_denied, not_supported,
+// no_space, too_large, quota_exceeded. progress, unless nil, is called for every step.
 func (i *Images) Import(ctx context.Context, ref string, r io.Reader, progress func(ImageProgress)) (*Image, error) {
-	return i.follow(ctx, wire.Request{
-		Method: http.MethodPost, Path: "/v1/images/import", Query: url.Values{"ref": {ref}}, Body: r, Length: known(r),
-	}, progress)
+	q := url.Values{}
+	setString(q, "ref", ref)
+	return i.follow(ctx, wire.Request{Method: http.MethodPost, Path: "/v1/images/import", Query: q, Body: r, Length: known(r)}, progress)
 }
 
 // FromSnapshot makes an image of the files of a snapshot and of the image below

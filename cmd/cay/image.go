@@ -84,16 +84,18 @@ func newImageImport(a *app) *cobra.Command {
 	var quiet bool
 	c := &cobra.Command{
 		Use: "import FILE", Short: "Make an image of an archive",
-		Long:    "Make an image of an OCI or Docker archive, or of a tarball of a root file system\nas .tar, .tar.gz or .tar.zst, and print its digest. \"-\" reads standard input.",
-		Example: "  docker save app | cay image import --ref app:latest -",
+		Long: `Make an image of an OCI or Docker archive, or of a tarball of a root file system
+as .tar, .tar.gz or .tar.zst, and print its digest. "-" reads standard input.
+
+An archive of "cay image export" needs no --ref: its images get the names and the
+digests that they had, also the default image and runtimes, which take an admin token.
+An image whose content does not have its digest is refused.`,
+		Example: "  docker save app | cay image import --ref app:latest -\n  cay image import debian.tar",
 		Args:    exactly(1, "one file"),
 	}
-	c.Flags().StringVar(&ref, "ref", "", "name of the image (required)")
+	c.Flags().StringVar(&ref, "ref", "", "name of the image; needed except for archives of \"cay image export\"")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show no progress")
 	return a.verb(c, func(ctx context.Context, args []string) error {
-		if ref == "" {
-			return usage(c, "--ref is missing")
-		}
 		src := a.stdin
 		if args[0] != "-" {
 			f, err := os.Open(args[0])
@@ -104,14 +106,36 @@ func newImageImport(a *app) *cobra.Command {
 			src = f
 		}
 		var img *sandbox.Image
+		var own []sandbox.Image // with the names of the archive
 		err := a.withImages(ctx, func(i *sandbox.Images) (err error) {
 			p := a.newProgress(quiet || a.json)
-			img, err = i.Import(ctx, ref, src, p.image)
+			var names []string
+			img, err = i.Import(ctx, ref, src, func(st sandbox.ImageProgress) {
+				if st.Phase == "imported" {
+					names = append(names, st.Item)
+					return
+				}
+				p.image(st)
+			})
 			p.done()
+			for _, name := range names {
+				img, gerr := i.Get(ctx, name)
+				if gerr != nil {
+					return errors.Join(err, gerr)
+				}
+				own = append(own, *img)
+			}
 			return err
 		})
 		if err != nil {
 			return err
+		}
+		if ref == "" {
+			return a.show(own, func(w io.Writer) {
+				for _, img := range own {
+					fmt.Fprintln(w, img.Digest)
+				}
+			})
 		}
 		return a.show(img, func(w io.Writer) { fmt.Fprintln(w, img.Digest) })
 	})
@@ -158,8 +182,13 @@ func newImageExport(a *app) *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use: "export REF...", Short: "Write images to an archive",
-		Long:    "Write images to an archive as \"docker save\" writes it: for \"docker load\" and \"cay image\nimport\". Each image has one layer there.",
-		Example: "  cay image export app:1 | docker load",
+		Long: `Write images to an archive as "docker save" writes it: for "docker load" and "cay image
+import". Each image has one layer there.
+
+On another machine "cay image import" makes the same images of it, with the same names
+and digests. So a fleet, or a machine without a network, need not build the default
+image and the runtimes.`,
+		Example: "  cay image export app:1 | docker load\n  cay image export debian node24 -o default.tar    # there: cay image import default.tar",
 		Args:    atLeast(1, "one or more references"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", "the archive (default standard output)")

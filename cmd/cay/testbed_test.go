@@ -285,7 +285,11 @@ func (i *testImages) BuildDefault(ctx context.Context, packages []string, progre
 	return img, err
 }
 
-func (i *testImages) Import(_ context.Context, ref string, r io.Reader, _ func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+func (i *testImages) Import(_ context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if ref == "" {
+		ref = "of-the-archive"
+		progress(sandbox.ImageProgress{Phase: "imported", Item: ref})
+	}
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ import (
 const maxExport = 100
 
 // Export returns an archive with the images that references name, as "docker save" writes
-// it and Import reads it. Each image has a single layer, whatever layers it was made of.
+// it and Import reads it. A member of its own, see ownManifest, lets Import make the same
+// images under the same names. Each image has a single layer, whatever layers it was made of.
 // Close frees the working files of the archive. Errors: invalid, not_found, not_supported
 // (an image with a file that a layer cannot have), no_space.
 func (s *Store) Export(ctx context.Context, refs []string) (_ io.ReadCloser, err error) {
@@ -49,6 +50,7 @@ func (s *Store) Export(ctx context.Context, refs []string) (_ io.ReadCloser, err
 	}()
 	images := map[name.Reference]v1.Image{}
 	packed := map[string]v1.Image{} // by digest
+	var own ownManifest
 	for _, ref := range refs {
 		l, err := s.Acquire(ctx, ref)
 		if err != nil {
@@ -68,13 +70,20 @@ func (s *Store) Export(ctx context.Context, refs []string) (_ io.ReadCloser, err
 			return nil, err
 		}
 		images[tag] = img
+		if err := own.add(s, ref, l.Image, img); err != nil {
+			return nil, err
+		}
 	}
 	var w *io.PipeWriter
 	e.PipeReader, w = io.Pipe()
 	e.done = make(chan struct{})
 	go func() {
 		defer close(e.done)
-		w.CloseWithError(tarball.MultiRefWrite(images, w)) // nil is the end
+		err := own.write(w)
+		if err == nil {
+			err = tarball.MultiRefWrite(images, w)
+		}
+		w.CloseWithError(err) // nil is the end
 	}()
 	return e, nil
 }

@@ -21,9 +21,13 @@ import (
 // Import puts an archive read from r into the store under a name. The archive may be an
 // OCI archive (an OCI layout in a tar), the output of "docker save", or a tar of a root
 // file system; plain, or compressed by gzip, zstd or xz. Import detects the format.
-// Errors: invalid, not_supported (no linux image of this architecture), too_large,
-// quota_exceeded, no_space.
+// Without a name it takes all images of an archive that Export has made, each under the
+// name and with the digest that it had; see importOwn. Errors: invalid, not_supported (no
+// linux image of this architecture), too_large, quota_exceeded, no_space.
 func (s *Store) Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
+	if ref == "" {
+		return s.importOwn(ctx, r, progress)
+	}
 	return s.importWith(ctx, ref, progress, func(ctx context.Context, st *staging, name string, report func(sandbox.ImageProgress)) (*Lease, error) {
 		f, err := s.spoolArchive(ctx, st, r, report)
 		if err != nil {
@@ -79,6 +83,12 @@ func (s *Store) importWith(ctx context.Context, ref string, progress func(sandbo
 	if err != nil {
 		return nil, err
 	}
+	return s.importAs(ctx, name, progress, work)
+}
+
+// importAs stages the work on an image whose name is canonical.
+func (s *Store) importAs(ctx context.Context, name string, progress func(sandbox.ImageProgress),
+	work func(context.Context, *staging, string, func(sandbox.ImageProgress)) (*Lease, error)) (img *sandbox.Image, err error) {
 	st, err := s.newStaging()
 	if err != nil {
 		return nil, err
@@ -252,7 +262,11 @@ func (s *Store) openDocker(a *archive, ref string) (*source, error) {
 				WithHint("import it under the name of the image you want, or save only that one")
 		}
 	}
-	b, err := readSmall(a.open, images[i].Config)
+	return s.openDockerImage(a, images[i])
+}
+
+func (s *Store) openDockerImage(a *archive, image dockerImage) (*source, error) {
+	b, err := readSmall(a.open, image.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +275,7 @@ func (s *Store) openDocker(a *archive, ref string) (*source, error) {
 		return nil, err
 	}
 	var layers []layer
-	for _, name := range images[i].Layers {
+	for _, name := range image.Layers {
 		layers = append(layers, layer{name: name, open: func(context.Context) (io.ReadCloser, error) {
 			r, err := a.open(name)
 			if err != nil {

@@ -73,8 +73,10 @@ func (s *Store) flatten(ctx context.Context, st *staging, src *source, name stri
 			return nil, fmt.Errorf("layer %s: %w", l.name, err)
 		}
 	}
-	if err := finishRoot(tree); err != nil {
-		return nil, err
+	if r.Source != SourceRuntime {
+		if err := finishRoot(tree); err != nil {
+			return nil, err
+		}
 	}
 	report(sandbox.ImageProgress{Phase: "build", Item: name})
 	r.Arch, r.Config = s.opts.Arch, imageConfig(src.config)

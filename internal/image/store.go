@@ -146,6 +146,8 @@ type record struct {
 	CreatedAt time.Time           `json:"created_at"`
 	Config    sandbox.ImageConfig `json:"config"`
 	Packages  []string            `json:"packages,omitempty"` // added to the default image
+
+	want rootfs.Digest // the digest that commit requires; empty: any
 }
 
 // refRecord is a name of an image.
@@ -377,6 +379,10 @@ func (s *Store) commit(ctx context.Context, st *staging, tree *rootfs.Tree, name
 	r.Digest, err = tree.WriteTo(f, id)
 	if err != nil {
 		return nil, fmt.Errorf("write image: %w", err)
+	}
+	if r.want != "" && r.Digest != r.want {
+		return nil, cay.Errorf(cay.Invalid, "the archive says that %s is %s, and its content is %s", name, r.want, r.Digest).
+			WithHint("take another copy of the archive; or name the image with --ref, to take the content as it is")
 	}
 	r.Owner = s.owner.ID
 	info, err := f.Stat()

@@ -118,7 +118,7 @@ func (h *routes) handleImport(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := api.ParseQuery(r)
-	ref := q.Required("ref")
+	ref := q.String("ref")
 	if err := q.Err(); err != nil {
 		return err
 	}

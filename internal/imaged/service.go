@@ -33,8 +33,10 @@ type Service interface {
 	// conflict (made at the same time with other packages).
 	BuildDefault(ctx context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// Import reads an OCI or Docker archive or a tarball of a root file system
-	// and names it ref, as Pull does. Errors: invalid, no_space, too_large,
-	// quota_exceeded.
+	// and names it ref, as Pull does. If ref is empty, the archive is one of Export, and its
+	// images keep their names and digests: each is a step with the phase "imported", and the
+	// last is returned. Errors: invalid, permission_denied (an image that cay builds, without
+	// an admin token), not_supported, no_space, too_large, quota_exceeded.
 	Import(ctx context.Context, ref string, r io.Reader, progress func(sandbox.ImageProgress)) (*sandbox.Image, error)
 	// FromSnapshot makes an image of the files of a snapshot and of the images below
 	// them; it belongs to the same owner as with Pull. Errors: invalid, not_found (the

@@ -157,7 +157,7 @@ func TestRoutes_Errors(t *testing.T) {
 		{"push with two credentials", "team", "POST", "/v1/images/push", `{"ref":"a","auth":{"username":"a","registry_token":"b"}}`, 400, cay.Invalid, "more than one"},
 		{"tag without the right", "project", "POST", "/v1/images/tag", `{"ref":"a","name":"b"}`, 403, cay.PermissionDenied, "images:write"},
 		{"tag without a name", "team", "POST", "/v1/images/tag", `{"ref":"a"}`, 400, cay.Invalid, "name"},
-		{"import without a name", "team", "POST", "/v1/images/import", "", 400, cay.Invalid, "ref"},
+		{"import with two names", "team", "POST", "/v1/images/import?ref=a&ref=b", "", 400, cay.Invalid, "ref"},
 		{"list with a query", "team", "GET", "/v1/images?limit=1", "", 400, cay.Invalid, "limit"},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), tt.method, srv.URL+tt.path, strings.NewReader(tt.body))
