@@ -379,7 +379,11 @@ func newContextList(a *app) *cobra.Command {
 				if c.InUse {
 					mark = "*"
 				}
-				t.row(mark, c.Name, c.URL, c.Team, yesNo(c.HasToken), c.Problem)
+				token := yesNo(c.HasToken)
+				if c.Name == localContext {
+					token = "" // that of the environment, or the machine's admin token
+				}
+				t.row(mark, c.Name, c.URL, c.Team, token, c.Problem)
 			}
 			t.print(w)
 		})

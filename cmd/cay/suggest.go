@@ -21,6 +21,10 @@ var synonyms = map[string][]string{
 	"volume": {"drive"}, "volumes": {"drive"}, "disk": {"drive"}, "login": {"token"}, "auth": {"token"}, "daemon": {"serve"}, "server": {"serve"}, "up": {"serve"},
 }
 
+// ofDaemon are the commands that concern the daemon as a whole: a user who types their name
+// after a noun means that noun's objects.
+var ofDaemon = map[string]bool{"backup": true, "restore": true, "status": true, "context": true}
+
 // answers has hints for words that no command corresponds to.
 var answers = map[string]string{
 	"rename": `names stay; "cay sandbox fork SANDBOX --name NAME" makes a copy under another`,
@@ -66,7 +70,7 @@ func suggestions(cmd *cobra.Command, word string) []*cobra.Command {
 			found = append(found, c)
 		}
 		if cmd != root {
-			if c := child(root, w); c != nil && c.GroupID != shortForms { // those mean sandboxes
+			if c := child(root, w); c != nil && c.GroupID != shortForms && !ofDaemon[c.Name()] { // short forms mean sandboxes
 				return []*cobra.Command{c}
 			}
 		}

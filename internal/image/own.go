@@ -16,8 +16,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// ownName is the member of an archive that says which images of cay it has. Other programs
-// ignore the member.
+// ownName is the member of an archive that names the images of cay in the archive. Other
+// programs ignore the member.
 const ownName = "cay.json"
 
 // ownManifest is the content of that member.
