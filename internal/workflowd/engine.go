@@ -121,6 +121,7 @@ type Engine struct {
 	leases    atomic.Uint64
 	strip     chan struct{} // holds a token when payloads are to be deleted at once
 	loads     loads
+	memos     atomic.Int64 // bytes of the memos of all runs
 
 	mu       sync.Mutex // guards the fields below
 	sessions map[*session]struct{}

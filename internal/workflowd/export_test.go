@@ -1,6 +1,11 @@
 package workflowd
 
-import "github.com/cayhq/cay/workflow"
+import (
+	"context"
+
+	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
+)
 
 // NextAfter returns when a schedule is due after a time.
 var NextAfter = nextAfter
@@ -26,3 +31,19 @@ func Waiting(b workflow.Backend, run string) int {
 	})
 	return <-n
 }
+
+// Stored returns a run and its log as the database has them.
+func Stored(ctx context.Context, x *External, run string) (*history.Run, []history.Event, error) {
+	r, err := x.e.store.Run(ctx, run)
+	if err != nil {
+		return nil, nil, err
+	}
+	events, err := x.e.store.Events(ctx, run, 1, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, events, x.e.unshelveFrom(ctx, run, events)
+}
+
+// Memos returns the bytes that the memos of all runs keep.
+func Memos(e *Engine) int64 { return e.memos.Load() }

@@ -103,6 +103,7 @@ type Recorded struct {
 	Run history.Run // after the call
 	// Log is all events of the run, in order. It must not be written to.
 	Log     []history.Event
+	Memo    *Memo         // of these events
 	Results []EntryResult // one for each entry, in order
 }
 
@@ -339,7 +340,7 @@ func (x *External) carryOut(ctx context.Context, l *lane, o *op, rec *Recorded) 
 	var seen Recorded // written by the lane before it reports the decision
 	o.done = func(err error) {
 		if err == nil && o.on != nil {
-			seen.Run, seen.Log = o.after, o.on.known
+			seen.Run, seen.Log, seen.Memo = o.after, o.on.known, o.on.memo
 		}
 		decided <- err
 	}
@@ -387,15 +388,6 @@ func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) e
 		}
 	}
 	return cay.Errorf(cay.Unavailable, "run %s is another process's", run)
-}
-
-// ReadLog returns the events of a run from a slot on, at most limit, and whether there
-// are more. Errors: not_found.
-func (x *External) ReadLog(ctx context.Context, run string, from int64, limit int) (events []history.Event, more bool, err error) {
-	if _, err := x.GetRun(ctx, run); err != nil {
-		return nil, false, err
-	}
-	return x.e.page(ctx, run, max(from, 1), limit)
 }
 
 // WriteStream appends chunks to a stream of a run, and closes the stream if closeIt is

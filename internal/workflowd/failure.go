@@ -80,6 +80,7 @@ func (l *lane) rollBack(r *liveRun, unsure bool) {
 // doubt makes the lane read a run's log again.
 func (l *lane) doubt(r *liveRun) {
 	r.doubt = true
+	r.hide()
 	l.read(r)
 }
 

@@ -681,6 +681,7 @@ func (l *lane) publish(r *liveRun, stored bool) {
 	case r.whole:
 		r.known = append(r.known, events...)
 	}
+	r.show()
 	if row.Status.Terminal() {
 		r.owner.Store(nil) // callers that begin to wait for the run's end now read the store
 	}
@@ -793,6 +794,8 @@ func (l *lane) forget(r *liveRun) {
 		delete(l.runs, r.id)
 		l.e.live.Delete(r.id)
 		l.kept.drop(r)
+		r.hide()
+		r.memo.drop()
 		if l.e.owner != nil && r.log != nil && r.log.Run.Kind.External() {
 			l.forgetStreamsOf(r.id)
 		}

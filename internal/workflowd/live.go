@@ -33,6 +33,9 @@ type liveRun struct {
 	// known is the whole log, kept while no worker has the run and one may get it soon.
 	known []history.Event
 	whole bool // whether known is complete
+	// view is for other goroutines: see the type. memo belongs to it.
+	view atomic.Pointer[view]
+	memo *Memo
 
 	// loading means that ops have to wait: the log is being read, or the run is held.
 	loading bool
@@ -195,6 +198,7 @@ func (l *lane) loaded(r *liveRun, log *history.Log, events []history.Event, err 
 	if err == nil {
 		r.known, r.whole = events, true
 		r.readOrigin(&events[0])
+		r.show()
 	} else if cay.CodeOf(err) != cay.NotFound {
 		l.e.log.Error("a run cannot be read", "run", r.id, "error", err)
 	}

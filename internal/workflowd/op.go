@@ -116,7 +116,7 @@ func (l *lane) do(ctx context.Context, o *op) error {
 
 // eventSize estimates the memory of an event, in bytes.
 func eventSize(e *history.Event) int {
-	n := 64 + len(e.ID) + len(e.Name) + len(e.Payload) + len(e.Input) + len(e.Token) + len(e.Key) + len(e.Reason)
+	n := 64 + len(e.ID) + len(e.Name) + len(e.Payload) + len(e.Input) + len(e.Token) + len(e.Key) + len(e.Reason) + len(e.Extra)
 	for k, v := range e.Attributes {
 		n += len(k) + len(v)
 	}

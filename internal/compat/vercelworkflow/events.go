@@ -47,7 +47,7 @@ func (h *handler) handlePost(w http.ResponseWriter, r *http.Request) error {
 	head.Set("X-Wf-Created-At", at(ev.At).Format(time.RFC3339Nano))
 	if !m.SkipPreload && ev.Type == history.RunStarted && strings.Contains(r.Header.Get("Accept"), frameType) {
 		head.Set("X-Wf-Max-Events", strconv.Itoa(workflowd.MaxExternalEvents))
-		return writeLog(w, viewOf(&rec.Run), rec.Log)
+		return writeLog(w, viewOf(&rec.Run), rec)
 	}
 	o := answer(rec, 0, ev, &m)
 	if m.SinceCursor != "" {
@@ -302,27 +302,27 @@ type logPage struct {
 
 // write answers with the events behind the cursor.
 func (p *logPage) write(ctx context.Context, w http.ResponseWriter, runs Runs) error {
-	events, more, err := runs.ReadLog(ctx, p.run.ID, p.cursor+1, p.limit)
+	part, err := runs.ReadLog(ctx, p.run.ID, p.cursor+1, p.limit)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", frameType)
 	last := p.cursor
 	for {
-		if err := writeFrames(w, p.run, events, p.whole); err != nil {
+		if err := writeFrames(w, p.run, part.Events, part.Memo, p.whole); err != nil {
 			return err
 		}
-		if len(events) > 0 {
-			last = events[len(events)-1].Slot
+		if n := len(part.Events); n > 0 {
+			last = part.Events[n-1].Slot
 		}
-		if !more || !p.all {
+		if !part.More || !p.all {
 			break
 		}
-		if events, more, err = runs.ReadLog(ctx, p.run.ID, last+1, p.limit); err != nil {
+		if part, err = runs.ReadLog(ctx, p.run.ID, last+1, p.limit); err != nil {
 			return err
 		}
 	}
-	return p.end(w, last, more)
+	return p.end(w, last, part.More)
 }
 
 // writeBackwards answers with the events before the cursor, the last first.
@@ -333,20 +333,22 @@ func (p *logPage) writeBackwards(ctx context.Context, w http.ResponseWriter, run
 	}
 	from := max(before-int64(p.limit), 1)
 	var events []history.Event
+	var memo *workflowd.Memo
 	for at := from; at < before; {
-		part, _, err := runs.ReadLog(ctx, p.run.ID, at, int(before-at))
+		part, err := runs.ReadLog(ctx, p.run.ID, at, int(before-at))
 		if err != nil {
 			return err
 		}
-		if len(part) == 0 {
+		n := len(part.Events)
+		if n == 0 {
 			break
 		}
-		events = append(events, part...)
-		at = part[len(part)-1].Slot + 1
+		events, memo = append(events, part.Events...), part.Memo
+		at = part.Events[n-1].Slot + 1
 	}
 	slices.Reverse(events)
 	w.Header().Set("Content-Type", frameType)
-	if err := writeFrames(w, p.run, events, p.whole); err != nil {
+	if err := writeFrames(w, p.run, events, memo, p.whole); err != nil {
 		return err
 	}
 	return p.end(w, from, from > 1)
@@ -366,18 +368,21 @@ func (p *logPage) end(w http.ResponseWriter, last int64, more bool) error {
 	return err
 }
 
-// writeFrames writes events, each as a frame.
-func writeFrames(w http.ResponseWriter, r view, events []history.Event, whole bool) error {
+// writeFrames writes events, each as a frame. The fields of an event in its frame are the
+// same each time, and memo keeps them.
+func writeFrames(w http.ResponseWriter, r view, events []history.Event, memo *workflowd.Memo, whole bool) error {
+	fields := func(ev *history.Event) ([]byte, error) { return encoding.Marshal(eventObject(r, ev, false)) }
 	var b []byte
 	for i := range events {
 		var body []byte
 		if whole {
 			body = payloadOf(&events[i])
 		}
-		var err error
-		if b, err = appendFrame(b, eventObject(r, &events[i], false), body); err != nil {
+		head, err := memo.Get(&events[i], fields)
+		if err != nil {
 			return err
 		}
+		b = appendBytes(appendBytes(b, head), body)
 		if len(b) > 1<<20 {
 			if _, err := w.Write(b); err != nil {
 				return err
@@ -390,13 +395,13 @@ func writeFrames(w http.ResponseWriter, r view, events []history.Event, whole bo
 }
 
 // writeLog answers with a whole log.
-func writeLog(w http.ResponseWriter, r view, log []history.Event) error {
+func writeLog(w http.ResponseWriter, r view, rec *workflowd.Recorded) error {
 	w.Header().Set("Content-Type", frameType)
-	if err := writeFrames(w, r, log, true); err != nil {
+	if err := writeFrames(w, r, rec.Log, rec.Memo, true); err != nil {
 		return err
 	}
 	p := logPage{run: r}
-	return p.end(w, log[len(log)-1].Slot, false)
+	return p.end(w, rec.Log[len(rec.Log)-1].Slot, false)
 }
 
 // handleEvent answers with one event.
@@ -413,15 +418,15 @@ func (h *handler) handleEvent(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	events, _, err := runs.ReadLog(r.Context(), run.ID, slot, 1)
+	part, err := runs.ReadLog(r.Context(), run.ID, slot, 1)
 	if err != nil {
 		return err
 	}
-	if len(events) == 0 || events[0].Slot != slot {
+	if len(part.Events) == 0 || part.Events[0].Slot != slot {
 		return cay.Errorf(cay.NotFound, "run %s has no event %.60q", run.ID, r.PathValue("event"))
 	}
 	w.Header().Set("Content-Type", frameType)
-	return writeFrames(w, viewOf(run), events, queryOf(r).whole())
+	return writeFrames(w, viewOf(run), part.Events, part.Memo, queryOf(r).whole())
 }
 
 // handleCorrelated answers with the events of one step, hook or wait.
@@ -443,12 +448,17 @@ func (h *handler) handleCorrelated(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
-	found := slices.DeleteFunc(log, func(ev history.Event) bool { return ev.ID != correlation || ev.Type == history.RunCreated })
+	var found []history.Event
+	for i := range log {
+		if log[i].ID == correlation && log[i].Type != history.RunCreated {
+			found = append(found, log[i])
+		}
+	}
 	if q.Get("sortOrder") == "desc" {
 		slices.Reverse(found)
 	}
 	w.Header().Set("Content-Type", frameType)
-	if err := writeFrames(w, viewOf(run), found, q.whole()); err != nil {
+	if err := writeFrames(w, viewOf(run), found, nil, q.whole()); err != nil {
 		return err
 	}
 	p := logPage{run: viewOf(run), old: isOld(r)}
@@ -459,16 +469,18 @@ func (h *handler) handleCorrelated(w http.ResponseWriter, r *http.Request) error
 	return p.end(w, last, false)
 }
 
-// wholeLog reads the log of a run.
+// wholeLog reads the log of a run. It must not be written to.
 func wholeLog(ctx context.Context, runs Runs, run string) ([]history.Event, error) {
-	var log []history.Event
-	for more := true; more; {
-		var events []history.Event
-		var err error
-		if events, more, err = runs.ReadLog(ctx, run, int64(len(log))+1, maxPage); err != nil {
+	part, err := runs.ReadLog(ctx, run, 1, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	log := slices.Clip(part.Events)
+	for part.More {
+		if part, err = runs.ReadLog(ctx, run, int64(len(log))+1, maxPage); err != nil {
 			return nil, err
 		}
-		log = append(log, events...)
+		log = append(log, part.Events...)
 	}
 	return log, nil
 }

@@ -39,10 +39,13 @@ func appendFrame(b []byte, meta any, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	b = binary.BigEndian.AppendUint32(b, uint32(len(m)))
-	b = append(b, m...)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(body)))
-	return append(b, body...), nil
+	return appendBytes(appendBytes(b, m), body), nil
+}
+
+// appendBytes appends the length of v, four bytes, and v.
+func appendBytes(b, v []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, uint32(len(v)))
+	return append(b, v...)
 }
 
 // takeFrame reads a frame from the start of b and returns what is behind it. Errors: invalid.

@@ -94,11 +94,11 @@ func readRun(ctx context.Context, runs Runs, run *history.Run, whole bool) (obje
 		if slot > 1 {
 			limit = tail + 1
 		}
-		events, _, err := runs.ReadLog(ctx, run.ID, slot, limit)
+		part, err := runs.ReadLog(ctx, run.ID, slot, limit)
 		if err != nil {
 			return nil, err
 		}
-		log = append(log, ends(events)...)
+		log = append(log, ends(part.Events)...)
 	}
 	return runObject(viewOf(run), log, whole), nil
 }

@@ -15,7 +15,7 @@ import (
 type Runs interface {
 	Create(ctx context.Context, p workflowd.ExternalRun) (*workflowd.Recorded, error)
 	Record(ctx context.Context, run string, entries ...workflowd.Entry) (*workflowd.Recorded, error)
-	ReadLog(ctx context.Context, run string, from int64, limit int) (events []history.Event, more bool, err error)
+	ReadLog(ctx context.Context, run string, from int64, limit int) (*workflowd.Part, error)
 
 	GetRun(ctx context.Context, id string) (*workflow.RunInfo, error)
 	ListRuns(ctx context.Context, q workflow.Query) (*history.Page[workflow.RunInfo], error)
