@@ -394,10 +394,27 @@ func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) e
 // set. It creates a missing stream; closing twice is fine. Errors: not_found; conflict,
 // the stream is closed; too_large; unavailable, another process owns the run.
 func (x *External) WriteStream(ctx context.Context, run, name string, chunks [][]byte, closeIt bool) error {
-	if x.e.owner == nil {
-		return x.backend.WriteStream(ctx, run, name, chunks, closeIt)
+	return x.writeStream(ctx, &write{key: streamKey{run, name}, chunks: chunks, close: closeIt})
+}
+
+// Append is WriteStream, and returns the length of the stream after the write. If after is
+// not negative the chunks may have been stored by an earlier call, whose outcome is unknown
+// to the caller, when the stream had that length; they are not stored again then. The caller
+// has written nothing else to the stream since.
+func (x *External) Append(ctx context.Context, run, name string, chunks [][]byte, closeIt bool, after int64) (length int64, err error) {
+	w := &write{key: streamKey{run, name}, chunks: chunks, close: closeIt, repeat: after >= 0, after: after}
+	err = x.writeStream(ctx, w)
+	if err != nil {
+		return 0, err // the lane may still use w
 	}
-	w := &write{key: streamKey{run, name}, chunks: chunks, close: closeIt}
+	return w.length, nil
+}
+
+func (x *External) writeStream(ctx context.Context, w *write) error {
+	if x.e.owner == nil {
+		return x.backend.writeStream(ctx, w)
+	}
+	run := w.key.run
 	if err := w.check(); err != nil {
 		return err
 	}

@@ -70,108 +70,110 @@ func randomEntry(r *rand.Rand) workflowd.Entry {
 	return workflowd.Entry{ev}
 }
 
+// eachStore runs a test on both databases.
+func eachStore(t *testing.T, test func(t *testing.T, openIt func() (workflowd.Store, error))) {
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "w.db")
+		test(t, func() (workflowd.Store, error) {
+			return sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
+		})
+	})
+	t.Run("Postgres", func(t *testing.T) {
+		t.Parallel()
+		dsn := pgtest.DSN(t)
+		test(t, func() (workflowd.Store, error) {
+			return sqlstore.OpenPostgres(t.Context(), dsn, sqlstore.PostgresOptions{Conns: 6})
+		})
+	})
+}
+
 // A run in memory reads as the database has it, whatever was appended or
 // refused, also after commits that were lost or whose outcome is unknown, and after a
 // restart.
 func TestView(t *testing.T) {
 	t.Parallel()
-	for name, openStore := range map[string]func(t *testing.T) func() (workflowd.Store, error){
-		"SQLite": func(t *testing.T) func() (workflowd.Store, error) {
-			path := filepath.Join(t.TempDir(), "w.db")
-			return func() (workflowd.Store, error) {
-				return sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
+	eachStore(t, func(t *testing.T, openIt func() (workflowd.Store, error)) {
+		rnd := seedtest.Rand(t)
+		for round := range seedtest.Rounds(t, 4) {
+			run := fmt.Sprintf("wrun_01M8BS000000000000000000%02d", round)
+			var e *workflowd.Engine
+			var store *faulty
+			var calls *counted
+			reopen := func() *workflowd.External {
+				if e != nil {
+					if err := e.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s, err := openIt()
+				if err != nil {
+					t.Fatal(err)
+				}
+				store = &faulty{Store: s}
+				calls = &counted{Store: store}
+				e = start(t, workflowd.Config{Store: calls, InlinePayload: 100})
+				return e.External("p", history.JavaScript)
 			}
-		},
-		"Postgres": func(t *testing.T) func() (workflowd.Store, error) {
-			dsn := pgtest.DSN(t)
-			return func() (workflowd.Store, error) {
-				return sqlstore.OpenPostgres(t.Context(), dsn, sqlstore.PostgresOptions{Conns: 6})
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rnd, openIt := seedtest.Rand(t), openStore(t)
-			for round := range seedtest.Rounds(t, 4) {
-				run := fmt.Sprintf("wrun_01M8BS000000000000000000%02d", round)
-				var e *workflowd.Engine
-				var store *faulty
-				var calls *counted
-				reopen := func() *workflowd.External {
-					if e != nil {
-						if err := e.Close(); err != nil {
-							t.Fatal(err)
+			x := reopen()
+			createExternal(t, x, run)
+			for range 40 {
+				fault := rnd.IntN(12)
+				switch fault {
+				case 0:
+					store.fail(func(func() error) error { return cay.Errorf(cay.NoSpace, "full") })
+				case 1:
+					store.fail(func(func() error) error { return cay.Errorf(cay.Unavailable, "away") })
+				case 2:
+					store.fail(func(commit func() error) error {
+						if err := commit(); err != nil {
+							return err
 						}
-					}
-					s, err := openIt()
-					if err != nil {
-						t.Fatal(err)
-					}
-					store = &faulty{Store: s}
-					calls = &counted{Store: store}
-					e = start(t, workflowd.Config{Store: calls, InlinePayload: 100})
-					return e.External("p", history.JavaScript)
+						return cay.Errorf(cay.Unavailable, "unknown")
+					})
+				case 3:
+					x = reopen()
 				}
-				x := reopen()
-				createExternal(t, x, run)
-				for range 40 {
-					fault := rnd.IntN(12)
-					switch fault {
-					case 0:
-						store.fail(func(func() error) error { return cay.Errorf(cay.NoSpace, "full") })
-					case 1:
-						store.fail(func(func() error) error { return cay.Errorf(cay.Unavailable, "away") })
-					case 2:
-						store.fail(func(commit func() error) error {
-							if err := commit(); err != nil {
-								return err
-							}
-							return cay.Errorf(cay.Unavailable, "unknown")
-						})
-					case 3:
-						x = reopen()
-					}
-					entries := make([]workflowd.Entry, 1+rnd.IntN(3))
-					for i := range entries {
-						entries[i] = randomEntry(rnd)
-					}
-					_, err := x.Record(t.Context(), run, entries...)
-					store.heal()
-					if err != nil && fault > 2 {
-						t.Fatal(err)
-					}
-					sameAsStored(t, x, run)
-					if _, err := x.Record(t.Context(), run, workflowd.Entry{{Type: history.RunStarted}}); err != nil {
-						t.Fatal(err)
-					}
-					sameAsStored(t, x, run)
+				entries := make([]workflowd.Entry, 1+rnd.IntN(3))
+				for i := range entries {
+					entries[i] = randomEntry(rnd)
 				}
-				before := calls.reads.Load()
-				for range 3 {
-					if _, err := x.GetRun(t.Context(), run); err != nil {
-						t.Fatal(err)
-					}
-					if _, err := x.ReadLog(t.Context(), run, 1, 10); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if n := calls.reads.Load() - before; n != 0 {
-					t.Errorf("the run in memory took %d reads of the database", n)
-				}
-				if _, err := e.External("other", history.JavaScript).ReadLog(t.Context(), run, 1, 10); cay.CodeOf(err) != cay.NotFound {
-					t.Errorf("another project reads it: %v", err)
-				}
-				end := history.Event{Type: history.RunCompleted, Payload: []byte("devl1")}
-				if _, err := x.Record(t.Context(), run, workflowd.Entry{end}); err != nil {
+				_, err := x.Record(t.Context(), run, entries...)
+				store.heal()
+				if err != nil && fault > 2 {
 					t.Fatal(err)
 				}
 				sameAsStored(t, x, run)
-				if err := e.Close(); err != nil {
+				if _, err := x.Record(t.Context(), run, workflowd.Entry{{Type: history.RunStarted}}); err != nil {
+					t.Fatal(err)
+				}
+				sameAsStored(t, x, run)
+			}
+			before := calls.reads.Load()
+			for range 3 {
+				if _, err := x.GetRun(t.Context(), run); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := x.ReadLog(t.Context(), run, 1, 10); err != nil {
 					t.Fatal(err)
 				}
 			}
-		})
-	}
+			if n := calls.reads.Load() - before; n != 0 {
+				t.Errorf("the run in memory took %d reads of the database", n)
+			}
+			if _, err := e.External("other", history.JavaScript).ReadLog(t.Context(), run, 1, 10); cay.CodeOf(err) != cay.NotFound {
+				t.Errorf("another project reads it: %v", err)
+			}
+			end := history.Event{Type: history.RunCompleted, Payload: []byte("devl1")}
+			if _, err := x.Record(t.Context(), run, workflowd.Entry{end}); err != nil {
+				t.Fatal(err)
+			}
+			sameAsStored(t, x, run)
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // stuck is a store whose process does not come to renew its registration.

@@ -1,6 +1,7 @@
 package workflowd
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"math"
@@ -42,6 +43,13 @@ type write struct {
 	key    streamKey
 	chunks [][]byte
 	close  bool
+	// repeat means that the write may have been stored before, behind the first after
+	// chunks. looked means that the stream was searched for the write. The field there means
+	// that the search found it.
+	repeat, looked, there bool
+	after                 int64
+	// length is the length of the stream after the write.
+	length int64
 }
 
 // maxStreams bounds the idle streams that a lane remembers.
@@ -81,12 +89,26 @@ func (l *lane) admitWrite(o *op) {
 		s.waiting = append(s.waiting, o)
 		return
 	}
+	if w.repeat && !w.looked && len(w.chunks) > 0 {
+		if s.written > 0 { // the store has to have the chunks that are searched
+			l.again = append(l.again, o)
+			return
+		}
+		s.loading = true
+		s.waiting = append(s.waiting, o)
+		l.e.spawn(func() { l.searchStream(w, s) })
+		return
+	}
+	if w.there {
+		w.chunks = nil
+	}
 	if s.info.Closed && len(w.chunks) > 0 {
 		o.finish(cay.Errorf(cay.Conflict, "stream %q of run %s is closed", w.key.name, w.key.run))
 		return
 	}
 	g := &l.group
 	g.ops = append(g.ops, o)
+	w.length = s.info.Chunks + int64(len(w.chunks))
 	if len(w.chunks) == 0 && (!w.close || s.info.Closed) {
 		return
 	}
@@ -132,6 +154,41 @@ func (l *lane) loadStream(key streamKey, s *stream) {
 	if err == nil {
 		_, info, err = e.store.Chunks(e.ctx, key.run, key.name, math.MaxInt64, 1)
 	}
+	l.streamRead(key, s, info, err)
+}
+
+// searchStream looks whether a stream has the chunks of a write, one behind the other. The
+// lane adds nothing to the stream meanwhile.
+func (l *lane) searchStream(w *write, s *stream) {
+	e := l.e
+	var info history.StreamInfo
+	var err error
+	var seen [][]byte // the last chunks, as many as the write has
+	for from, more := w.after, true; more && err == nil && !w.there; {
+		var chunks []history.Chunk
+		if chunks, info, err = e.store.Chunks(e.ctx, w.key.run, w.key.name, from, chunkPage); err != nil {
+			break
+		}
+		for i := range chunks {
+			seen = append(seen, chunks[i].Data)
+			if len(seen) > len(w.chunks) {
+				seen = seen[1:]
+			}
+			if len(seen) == len(w.chunks) && slices.EqualFunc(seen, w.chunks, bytes.Equal) {
+				w.there = true
+				break
+			}
+		}
+		from += int64(len(chunks))
+		more = len(chunks) > 0 && from < info.Chunks
+	}
+	w.looked = err == nil
+	l.streamRead(w.key, s, info, err)
+}
+
+// streamRead hands the length and state of a stream to its lane, and admits the ops that
+// wait for them.
+func (l *lane) streamRead(key streamKey, s *stream, info history.StreamInfo, err error) {
 	l.post(func() { // a lane that has ended fails the waiting ops itself
 		s.info, s.loading = info, false
 		waiting := s.waiting
@@ -246,7 +303,11 @@ func (w *write) check() error {
 }
 
 func (b *backend) WriteStream(ctx context.Context, run, name string, chunks [][]byte, closeIt bool) error {
-	w := &write{key: streamKey{run, name}, chunks: chunks, close: closeIt}
+	return b.writeStream(ctx, &write{key: streamKey{run, name}, chunks: chunks, close: closeIt})
+}
+
+func (b *backend) writeStream(ctx context.Context, w *write) error {
+	run := w.key.run
 	if err := w.check(); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type Runs interface {
 	GetHook(ctx context.Context, token string) (*workflow.Hook, error)
 	ListHooks(ctx context.Context, run, cursor string, limit int) (*history.Page[workflow.Hook], error)
 
-	WriteStream(ctx context.Context, run, stream string, chunks [][]byte, closeIt bool) error
+	Append(ctx context.Context, run, stream string, chunks [][]byte, closeIt bool, after int64) (length int64, err error)
 	ReadStream(ctx context.Context, run, stream string, from int64) (workflow.ChunkReader, error)
 	Chunks(ctx context.Context, run, stream string, from int64, limit int) ([]history.Chunk, history.StreamInfo, error)
 	ListStreams(ctx context.Context, run string) ([]workflow.StreamInfo, error)

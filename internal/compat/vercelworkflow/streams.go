@@ -65,11 +65,38 @@ func (h *handler) handleWriteStream(w http.ResponseWriter, r *http.Request) erro
 	}
 	defer free()
 	if len(chunks) > 0 || closeIt {
-		if err := runs.WriteStream(r.Context(), run, stream, chunks, closeIt); err != nil {
+		after, err := afterOf(r)
+		if err != nil {
 			return err
 		}
+		length, err := runs.Append(r.Context(), run, stream, chunks, closeIt, after)
+		if err != nil {
+			return err
+		}
+		w.Header().Set(lengthHeader, itoa(length))
 	}
 	return api.NoContent(w)
+}
+
+// The preload repeats a write that may have arrived with the length that the stream had
+// before, and learns the length of a stream from each answer.
+const (
+	afterHeader  = "X-Cay-After"
+	lengthHeader = "X-Cay-Length"
+)
+
+// afterOf returns the length that a stream had before a write that is repeated; -1 if the
+// request is no repetition. Errors: invalid.
+func afterOf(r *http.Request) (int64, error) {
+	text := r.Header.Get(afterHeader)
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, cay.Errorf(cay.Invalid, "%s is %.40q, and should be the length of a stream", afterHeader, text)
+	}
+	return n, nil
 }
 
 // readChunks reads what a request writes to a stream, and whether it closes the stream. free
@@ -219,6 +246,7 @@ func (h *handler) handleStreamInfo(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
+	w.Header().Set(lengthHeader, itoa(info.Chunks))
 	return writeCBOR(w, object{"tailIndex": info.Chunks - 1, "done": info.Closed})
 }
 

@@ -12,12 +12,15 @@ import (
 //go:embed workflow.mjs
 var workflowPart string
 
+//go:embed repeat.mjs
+var repeatPart string
+
 //go:embed preload.mjs
 var mainPart string
 
 // module is a single file, because a program's option names only one. The
-// declarations of workflow.mjs that preload.mjs uses must come before it.
-var module = workflowPart + "\n" + mainPart
+// declarations of the other parts that preload.mjs uses must come before it.
+var module = workflowPart + "\n" + repeatPart + "\n" + mainPart
 
 // Sitecustomize is the Python module. Python finds it by its name,
 // sitecustomize.py, in a directory on PYTHONPATH.

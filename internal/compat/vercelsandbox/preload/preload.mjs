@@ -15,7 +15,8 @@
 //                and packages such as ws and undici. Connections to vercel-workflow.com and
 //                *.vercel-queue.com are refused, since the daemon serves these names by other paths.
 //
-// workflow.mjs, which is in front of this text, finds the server of apps that have workflows.
+// In front of this text are workflow.mjs, which finds the server of apps that have workflows, and
+// repeat.mjs, which repeats what apps send while the daemon starts anew.
 import { syncBuiltinESMExports } from 'node:module';
 import net from 'node:net';
 import tls from 'node:tls';
@@ -67,6 +68,7 @@ function address(variable, text, wanted) {
 
 function replaceFetch(daemon, gateway, usedWorkflows) {
   const original = globalThis.fetch;
+  const repeats = new Repeats(original, `${daemon.base}/vercel/workflow`);
   globalThis.fetch = function fetch(input, init) {
     const request = input instanceof Request;
     let url;
@@ -79,8 +81,12 @@ function replaceFetch(daemon, gateway, usedWorkflows) {
     if (models && gateway.missing) return Promise.reject(noGateway(gateway, daemon)); // which clients do not repeat
     const to = models ? gateway.base + url.pathname + url.search : rewritten(url, daemon);
     if (!to) return original(input, init);
-    if (isWorkflow(url.hostname)) usedWorkflows((init?.method ?? (request ? input.method : 'GET')).toUpperCase(), url);
-    else init = withStep(init, request ? input.headers : undefined);
+    if (isWorkflow(url.hostname)) {
+      const method = (init?.method ?? (request ? input.method : 'GET')).toUpperCase();
+      usedWorkflows(method, url);
+      const sent = request ? undefined : repeats.send(method, url, to, init);
+      if (sent) return sent;
+    } else init = withStep(init, request ? input.headers : undefined);
     return original(request ? new Request(to, input) : to, init);
   };
 }
