@@ -179,7 +179,7 @@ func (x *External) Record(ctx context.Context, run string, entries ...Entry) (*R
 			return err
 		}
 		if r.log.Run.Kind != x.kind {
-			return cay.Errorf(cay.NotFound, "run %s is no run of this runtime", run)
+			return notOfRuntime(run)
 		}
 		o.events, o.blobs = nil, blobs
 		first, last = make([]int64, len(entries)), make([]int64, len(entries))
@@ -356,11 +356,13 @@ func (x *External) carryOut(ctx context.Context, l *lane, o *op, rec *Recorded) 
 	}
 }
 
-// onRun calls f with the lane of a run, if this process owns the run or can take it.
-// Errors: those of f; unavailable, another process owns the run.
+// onRun calls f with the lane of a run, and takes the run from another process first if
+// need be. Errors: those of f; unavailable, another process owns the run and does not give
+// it up.
 func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) error {
 	e := x.e
-	for range tries {
+	var w wish
+	for n := 0; n < tries; {
 		if e.owner != nil {
 			mine, err := e.mine(ctx, run)
 			if err != nil {
@@ -371,8 +373,14 @@ func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) e
 				if err != nil {
 					return err
 				}
+				if r.Kind != x.kind {
+					return notOfRuntime(run)
+				}
 				if !r.Status.Terminal() {
-					break
+					if err := w.ask(ctx, e, run); err != nil {
+						return err
+					}
+					continue
 				}
 			}
 		}
@@ -383,11 +391,21 @@ func (x *External) onRun(ctx context.Context, run string, f func(*lane) error) e
 		if err := f(l); err != errElsewhere {
 			return err
 		}
+		if w.since.IsZero() || time.Since(w.since) > wishPatience {
+			n++ // else it was taken, and asked for again
+		}
+		if ctx.Err() != nil {
+			return wire.ContextError(ctx)
+		}
 		if !e.sleep(firstRetry) {
 			return errClosed
 		}
 	}
 	return cay.Errorf(cay.Unavailable, "run %s is another process's", run)
+}
+
+func notOfRuntime(run string) error {
+	return cay.Errorf(cay.NotFound, "run %s is no run of this runtime", run)
 }
 
 // WriteStream appends chunks to a stream of a run, and closes the stream if closeIt is
@@ -419,11 +437,26 @@ func (x *External) writeStream(ctx context.Context, w *write) error {
 		return err
 	}
 	return x.onRun(ctx, run, func(l *lane) error {
-		err := l.do(ctx, &op{run: run, owned: true, decide: func(r *liveRun, _ *op) error { return x.own(run, &r.log.Run) }})
+		// The write joins the lane's work while the lane has the run: then no other process
+		// gets the run before the write is stored.
+		stored, joined := make(chan error, 1), false
+		err := l.do(ctx, &op{run: run, owned: true, decide: func(r *liveRun, _ *op) error {
+			if err := x.own(run, &r.log.Run); err != nil || joined {
+				return err
+			}
+			joined = true
+			l.admitWrite(&op{run: run, owned: true, write: w, done: func(err error) { stored <- err }})
+			return nil
+		}})
 		if err != nil {
 			return err
 		}
-		return l.do(ctx, &op{run: run, owned: true, write: w})
+		select {
+		case err := <-stored:
+			return err
+		case <-ctx.Done():
+			return wire.ContextError(ctx)
+		}
 	})
 }
 

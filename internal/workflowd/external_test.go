@@ -286,3 +286,83 @@ func TestExternal_retention(t *testing.T) {
 		t.Errorf("it is kept until %d, and ended at %d: %v", run.ExpiresAt, run.CompletedAt, err)
 	}
 }
+
+// Two processes on one database work on one run by turns and at once: each takes it from the
+// other, and nothing is lost or stored twice.
+func TestExternal_shared(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.DSN(t)
+	engines := []*workflowd.Engine{openShared(t, dsn, workflowd.Config{}), openShared(t, dsn, workflowd.Config{})}
+	var xs []*workflowd.External
+	for _, e := range engines {
+		xs = append(xs, e.External("p", history.JavaScript))
+	}
+	createExternal(t, xs[0], externalRun)
+	if _, err := xs[1].Record(t.Context(), externalRun, workflowd.Entry{{Type: history.RunStarted}}); err != nil {
+		t.Fatal(err)
+	}
+	const steps = 12
+	var all sync.WaitGroup
+	for i := range 2 * steps {
+		all.Go(func() {
+			id := fmt.Sprint("step_", i)
+			rec, err := xs[i%2].Record(t.Context(), externalRun, workflowd.Entry{{Type: history.StepCreated, ID: id, Name: "s", Input: []byte(id)}})
+			if err != nil || rec.Results[0].Err != nil {
+				t.Error(id, err, rec)
+				return
+			}
+			sameAsSeen(t, xs[i%2], rec)
+		})
+		all.Go(func() {
+			if _, err := xs[i%2].Append(t.Context(), externalRun, "strm_1", [][]byte{fmt.Append(nil, i)}, false, -1); err != nil {
+				t.Error("chunk", i, err)
+			}
+		})
+	}
+	all.Wait()
+	for _, x := range xs {
+		sameAsStored(t, x, externalRun)
+		part, err := x.ReadLog(t.Context(), externalRun, 1, 1000)
+		if err != nil || len(part.Events) != 2+2*steps {
+			t.Errorf("the log has %d events: %v", len(part.Events), err)
+		}
+		chunks, _, err := x.Chunks(t.Context(), externalRun, "strm_1", 0, 1000)
+		seen := make(map[string]bool)
+		for i := range chunks {
+			seen[string(chunks[i].Data)] = true
+		}
+		if err != nil || len(chunks) != 2*steps || len(seen) != 2*steps {
+			t.Errorf("the stream has %d chunks, %d of them different: %v", len(chunks), len(seen), err)
+		}
+	}
+	for i := range 4 {
+		if _, err := engines[i%2].For("p").SetAttributes(t.Context(), externalRun, map[string]string{"a": fmt.Sprint(i)}); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, e := range engines {
+		if run, err := e.For("p").CancelRun(t.Context(), externalRun, workflow.CancelParams{}); err != nil || run.Status != history.Cancelled || run.Attributes["a"] != "3" {
+			t.Errorf("cancelled by process %d it is %+v: %v", i, run, err)
+		}
+		sameAsStored(t, xs[i], externalRun)
+	}
+	if errs := record(t, xs[1], history.Event{Type: history.RunStarted}); !errors.Is(errs[0], workflowd.ErrRunEnded) {
+		t.Errorf("after its end: %v", errs[0])
+	}
+}
+
+// sameAsSeen checks that the log of a call is dense, and that a read afterwards has it.
+func sameAsSeen(t *testing.T, x *workflowd.External, rec *workflowd.Recorded) {
+	t.Helper()
+	part, err := x.ReadLog(t.Context(), rec.Run.ID, 1, 1000)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for i := range rec.Log {
+		if rec.Log[i].Slot != int64(i)+1 || len(part.Events) <= i || part.Events[i].ID != rec.Log[i].ID {
+			t.Errorf("event %d of %d is missing in a read of %d", i, len(rec.Log), len(part.Events))
+			return
+		}
+	}
+}

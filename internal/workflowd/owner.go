@@ -223,6 +223,8 @@ func (e *Engine) noticeLoop() {
 			err = e.claimRuns()
 		case NoticeChanged:
 			e.changedElsewhere(n.Run)
+		case NoticeAsked:
+			err = e.giveUp(n.Run)
 		case NoticeSchedules:
 			e.feed.schedules("")
 		case NoticeAll:
@@ -440,16 +442,87 @@ func (e *Engine) handOver(t *ticket) {
 			e.dispatch.enqueueLater(t)
 			return
 		}
-		if r != nil {
-			l.forget(r)
-		}
-		delete(l.drowsy, t.run)
-		l.leaving[t.run] = struct{}{}
-		e.ownership.mu.Lock()
-		e.ownership.leaving = append(e.ownership.leaving, t.run)
-		e.ownership.mu.Unlock()
-		token(e.ownership.wake)
+		l.leave(t.run)
 	})
+}
+
+// leave gives up a run that no op is under way for.
+func (l *lane) leave(run string) {
+	if r := l.runs[run]; r != nil {
+		l.forget(r)
+	}
+	l.forgetStreamsOf(run)
+	delete(l.drowsy, run)
+	l.leaving[run] = struct{}{}
+	l.e.ownership.mu.Lock()
+	l.e.ownership.leaving = append(l.e.ownership.leaving, run)
+	l.e.ownership.mu.Unlock()
+	token(l.e.ownership.wake)
+}
+
+// giveUp gives up an external run that another process has asked for. If something is
+// under way for the run, that process has to ask again.
+func (e *Engine) giveUp(run string) error {
+	row, err := e.store.Run(e.ctx, run)
+	if err != nil || !row.Kind.External() || row.Status.Terminal() {
+		return err
+	}
+	l := e.laneOf(run, row.Root)
+	l.post(func() {
+		l.commit()
+		if _, leaves := l.leaving[run]; !leaves && !l.busyWith(run) {
+			l.leave(run)
+		}
+	})
+	return nil
+}
+
+// busyWith reports whether the lane reads a run or one of its streams for an op.
+func (l *lane) busyWith(run string) bool {
+	if r := l.runs[run]; r != nil && r.needed() {
+		return true
+	}
+	for key, s := range l.streams {
+		if key.run == run && s.loading {
+			return true
+		}
+	}
+	return slices.ContainsFunc(l.again, func(o *op) bool { return o.run == run })
+}
+
+// wish is a wish of this process for an external run that another process owns.
+type wish struct{ since, asked time.Time }
+
+const (
+	// wishPatience is how long a caller waits for a run of another process. The process
+	// may be dead, in which case the run is free at the end of its lease.
+	wishPatience = 15 * time.Second
+	askEvery     = 200 * time.Millisecond
+)
+
+// ask asks for the run, unless that was done a moment ago, and waits a little. Errors:
+// unavailable, the owner has not given up the run for wishPatience; those of ctx; closed.
+func (w *wish) ask(ctx context.Context, e *Engine, run string) error {
+	now := time.Now()
+	if w.since.IsZero() {
+		w.since = now
+	}
+	if now.Sub(w.since) > wishPatience {
+		return cay.Errorf(cay.Unavailable, "run %s is another process's, which does not give it up", run)
+	}
+	if now.Sub(w.asked) >= askEvery {
+		w.asked = now
+		if err := e.owner.Ask(ctx, run); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return wire.ContextError(ctx)
+	}
+	if !e.sleep(firstRetry) {
+		return errClosed
+	}
+	return nil
 }
 
 // disownLoop disowns runs, many at a time.
@@ -524,6 +597,7 @@ const tries = 10
 // actShared is act for a database in which other processes may own the run.
 func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveRun, o *op) error) (*history.Run, error) {
 	e := b.e
+	var w wish
 	for n := 0; n < tries; {
 		// A run that is being given up has no owner in a moment. A message left for its
 		// owner would wait for the next owner, possibly for ever. So wait until the run
@@ -534,7 +608,17 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 			return nil, err
 		}
 		if !mine && !leaves {
-			break
+			row, err := e.store.Run(ctx, id)
+			if err != nil {
+				return nil, err
+			}
+			if !row.Kind.External() || row.Status.Terminal() {
+				break
+			}
+			if err := w.ask(ctx, e, id); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if mine {
 			after, err := b.actHere(ctx, id, decide)
@@ -560,13 +644,13 @@ func (b *backend) actShared(ctx context.Context, id string, decide func(r *liveR
 	if err != nil {
 		return nil, err
 	}
-	if log.Run.Kind.External() {
-		return nil, cay.Errorf(cay.Unavailable, "run %s is another process's", id)
-	}
 	r, o := &liveRun{id: id, log: log}, new(op)
 	r.readOrigin(&known[0])
 	if err := decide(r, o); err != nil {
 		return nil, err
+	}
+	if log.Run.Kind.External() && len(o.events) > 0 {
+		return nil, cay.Errorf(cay.Unavailable, "run %s is another process's", id)
 	}
 	events := slices.Clone(o.events)
 	err = unshelve(events, func(name string) ([]byte, error) {

@@ -201,6 +201,9 @@ type Owner interface {
 	// Take makes this process the owner of those given runs that are live and that no
 	// live process owns. It returns the given runs that this process owns now.
 	Take(ctx context.Context, runs []string) ([]string, error)
+	// Ask asks the live process that owns a run for it: see NoticeAsked. The process may
+	// miss that.
+	Ask(ctx context.Context, run string) error
 	// Disown gives up runs, so that other processes can claim them.
 	Disown(ctx context.Context, runs []string) error
 	// Post stores a message for the owner of a run and wakes the owner. It returns the
@@ -256,6 +259,7 @@ const (
 	NoticeInbox   NoticeKind = "inbox"   // this process's inbox has messages
 	NoticeClaim   NoticeKind = "claim"   // there are runs to claim
 	NoticeChanged NoticeKind = "changed" // a run has new events or chunks; for followers
+	NoticeAsked   NoticeKind = "asked"   // another process asks for a run of this process
 	// NoticeSchedules: schedules were set or deleted, or have started runs.
 	NoticeSchedules NoticeKind = "schedules"
 	NoticeAll       NoticeKind = "all" // look at everything again

@@ -26,6 +26,7 @@ const (
 	noteChanged = "changed" // epoch of the sender, run ids; no ids if there are too many
 
 	noteSchedules = "schedules" // epoch of the sender
+	noteAsked     = "asked"     // epoch of the owner of a run, run id
 
 	// noteQueue has the epoch of the sender, the due time of the earliest new message,
 	// the project and the deployment. Due time 0 says that the deployment itself has
@@ -255,6 +256,10 @@ func (l *listener) hear(payload string) {
 	case noteSchedules:
 		if rest != strconv.Itoa(int(l.p.epoch.Load())) {
 			l.report(workflowd.Notice{Kind: workflowd.NoticeSchedules})
+		}
+	case noteAsked:
+		if owner, run, _ := strings.Cut(rest, " "); owner == strconv.Itoa(int(l.p.epoch.Load())) {
+			l.report(workflowd.Notice{Kind: workflowd.NoticeAsked, Run: run})
 		}
 	case noteQueue:
 		f := strings.Fields(rest)

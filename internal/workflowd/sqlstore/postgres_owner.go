@@ -173,6 +173,12 @@ func (p *Postgres) Take(ctx context.Context, runs []string) (owned []string, err
 	return owned, nil
 }
 
+// Ask implements workflowd.Owner.
+func (p *Postgres) Ask(ctx context.Context, run string) error {
+	_, err := p.pool.Exec(ctx, p.sql("SELECT pg_notify($2, $3 || ' ' || owner || ' ' || id) FROM cay.runs WHERE id = $1"), run, p.channel, noteAsked)
+	return pgError(err)
+}
+
 // Disown implements workflowd.Owner.
 func (p *Postgres) Disown(ctx context.Context, runs []string) error {
 	if len(runs) == 0 {

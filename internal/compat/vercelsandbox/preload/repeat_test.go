@@ -33,7 +33,7 @@ func (f *fickle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.Error(err)
 	}
 	length := func() { w.Header().Set("X-Cay-Length", strconv.Itoa(len(f.chunks))) }
-	store := func() {}
+	var store func()
 	switch r.Method + " " + r.URL.Path {
 	case "GET /vercel/workflow/api/v2/runs/wrun_1/streams/strm_1/info":
 		length()
