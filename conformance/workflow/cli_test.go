@@ -49,6 +49,10 @@ func TestCommandLine(t *testing.T) {
 			if a.workflow(t, &hooks, "inspect", "hooks", "--runId", waiting); len(hooks) != 1 {
 				t.Errorf("hooks of the other run are %+v", hooks)
 			}
+			if line == "v5" {
+				var attributes listed[struct{ Key string }]
+				a.workflow(t, &attributes, "inspect", "attributes")
+			}
 			a.workflow(t, nil, "cancel", waiting)
 			if a.workflow(t, &run, "inspect", "run", waiting); run.Status != "cancelled" {
 				t.Errorf("the run that was cancelled is %+v", run)

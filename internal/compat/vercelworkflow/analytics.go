@@ -2,19 +2,20 @@ package vercelworkflow
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
+	"github.com/cayhq/cay/workflow"
 )
 
 // The analytics API of the 5.0 line lists runs, and all that a run's log has, without
 // payloads and without tokens of hooks. The SDK's own command line and its pages ask for
 // it first. Shapes: AnalyticsRunSchema and its neighbours in @workflow/world 5.0. The
 // vendor answers from a second database; here it is the log itself, so that nothing lags.
-// GET /v2/analytics/attributes is not served: no index holds the attributes of all runs.
 
 // rows returns the rows of one kind that a log has, in the order of the log, and the name
 // of the field with their id.
@@ -87,7 +88,7 @@ func hookRows(r view, log []history.Event) ([]object, string) {
 // handleRunRows lists runs, also by attributes and by the time of their creation.
 func (h *handler) handleRunRows(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
-	query, err := q.runs()
+	query, err := q.window()
 	if err != nil {
 		return err
 	}
@@ -96,13 +97,85 @@ func (h *handler) handleRunRows(w http.ResponseWriter, r *http.Request) error {
 			return cay.Errorf(cay.Invalid, "query parameter attributes is %.100q, and should be a JSON object of strings: %v", text, err)
 		}
 	}
-	if query.Since, err = q.time("startTime"); err != nil {
-		return err
-	}
-	if query.Until, err = q.time("endTime"); err != nil {
-		return err
-	}
 	return h.writeRuns(w, r, query, false)
+}
+
+// window is the method runs, also by the time of the creation of runs. Errors: invalid.
+func (q query) window() (workflow.Query, error) {
+	query, err := q.runs()
+	if err != nil {
+		return query, err
+	}
+	if query.Since, err = q.time("startTime"); err != nil {
+		return query, err
+	}
+	query.Until, err = q.time("endTime")
+	return query, err
+}
+
+// maxCounted is how many runs are read for a list of attributes: no index has the attributes
+// of all runs.
+const maxCounted = 10_000
+
+// handleAttributeRows lists the attributes that runs have, by name: how many runs have each,
+// and when the first and the last of them was created. It looks at the newest maxCounted
+// runs that the window selects.
+func (h *handler) handleAttributeRows(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	limit, err := q.limit(100)
+	if err != nil {
+		return err
+	}
+	from, err := q.number("cursor", 0)
+	if err != nil {
+		return err
+	}
+	query, err := q.window()
+	if err != nil {
+		return err
+	}
+	runs, err := h.runs(r)
+	if err != nil {
+		return err
+	}
+	type seen struct{ runs, first, last int64 }
+	all := make(map[string]*seen)
+	query.Limit, query.Cursor, query.Ascending = maxPage, "", false
+	for n := 0; n < maxCounted; {
+		found, err := runs.ListRuns(r.Context(), query)
+		if err != nil {
+			return err
+		}
+		for i := range found.Items {
+			run := &found.Items[i]
+			if run.Kind != history.JavaScript {
+				continue // the SDK cannot read others
+			}
+			for name := range run.Attributes {
+				s := all[name]
+				if s == nil {
+					s = &seen{first: run.CreatedAt, last: run.CreatedAt}
+					all[name] = s
+				}
+				s.runs++
+				s.first, s.last = min(s.first, run.CreatedAt), max(s.last, run.CreatedAt)
+			}
+		}
+		n += len(found.Items)
+		if query.Cursor = found.Cursor; query.Cursor == "" {
+			break
+		}
+	}
+	names := slices.Sorted(maps.Keys(all))
+	if q.Get("sortOrder") == "desc" {
+		slices.Reverse(names)
+	}
+	rows := make([]object, len(names))
+	for i, name := range names {
+		s := all[name]
+		rows[i] = object{"key": name, "runCount": s.runs, "firstSeenAt": at(s.first), "lastSeenAt": at(s.last)}
+	}
+	return writeCBOR(w, pageOf(rows, from, limit))
 }
 
 // time returns a parameter in Unix milliseconds, 0 if it is not there. Errors: invalid.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func TestAnalytics(t *testing.T) {
 		{"eventType": "wait_created", "correlationId": "wait_1", "resumeAt": time.Now().Add(time.Hour).UTC()},
 		{"eventType": "hook_created", "correlationId": "hook_1", "hookToken": "secret-token"},
 		{"eventType": "hook_received", "correlationId": "hook_1"},
-		{"eventType": "attr_set", "correlationId": "attr_1", "changes": []any{map[string]any{"key": "city", "value": "Oslo"}}},
+		{"eventType": "attr_set", "correlationId": "attr_1", "changes": []any{map[string]any{"key": "city", "value": "Oslo"}, map[string]any{"key": "country", "value": "Norway"}}},
 	} {
 		f["specVersion"] = 7
 		body := ""
@@ -77,6 +78,32 @@ func TestAnalytics(t *testing.T) {
 	} {
 		if got := strings.Join(ids(path), ","); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+	attributes := func(path string) []any {
+		t.Helper()
+		resp, b := s.do("GET", serverBase+"/v2/analytics/attributes"+path, nil)
+		var p struct {
+			Data []map[string]any `cbor:"data"`
+		}
+		if err := decoding.Unmarshal(b, &p); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s %v %q", path, resp.Status, err, b)
+		}
+		var all []any
+		for _, o := range p.Data {
+			if _, ok := o["firstSeenAt"].(time.Time); !ok || o["lastSeenAt"] != o["firstSeenAt"] {
+				t.Errorf("%s: %v", path, o)
+			}
+			all = append(all, o["key"], o["runCount"])
+		}
+		return all
+	}
+	for path, want := range map[string][]any{
+		"": {"city", uint64(1), "country", uint64(1)}, "?limit=1": {"city", uint64(1)}, "?sortOrder=desc&limit=1": {"country", uint64(1)},
+		"?cursor=1": {"country", uint64(1)}, "?workflowName=other": nil, "?startTime=2020-01-01T00:00:00Z&endTime=2020-01-02T00:00:00Z": nil,
+	} {
+		if got := attributes(path); !reflect.DeepEqual(got, want) {
+			t.Errorf("attributes%s: %v, want %v", path, got, want)
 		}
 	}
 	row := func(path string) map[string]any {

@@ -83,6 +83,7 @@ func (h *handler) routes(mux *api.Mux, base string) {
 		on("GET /v2/analytics/runs/{run}/"+kind+"/{id}", h.handleRow(rows))
 	}
 	on("POST /v2/analytics/runs/{run}/events/get-many", h.handleEventRows)
+	on("GET /v2/analytics/attributes", h.handleAttributeRows)
 	on("GET /v2/analytics/hooks", h.handleRows(hookRows))
 	on("GET /v2/analytics/hooks/{id}", h.handleRow(hookRows))
 
