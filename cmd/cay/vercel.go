@@ -188,7 +188,8 @@ func (o *vercelOptions) variables(ctx context.Context, a *app, argv []string) ([
 			variable{"WORKFLOW_VERCEL_AUTH_TOKEN", c.Secret},
 			variable{"WORKFLOW_VERCEL_TEAM", c.TeamID},
 			variable{"WORKFLOW_VERCEL_PROJECT", c.ProjectID},
-			variable{"WORKFLOW_VERCEL_PROJECT_NAME", c.ProjectID})
+			variable{"WORKFLOW_VERCEL_PROJECT_NAME", c.ProjectID},
+			variable{"WORKFLOW_LOCAL_UI", "1"}) // npx workflow web would open the vendor's pages
 	}
 	if o.noPreload {
 		return vars, nil

@@ -5,6 +5,7 @@
 // It does something only in processes whose World is "vercel" and that have a deployment id, which
 // "cay vercel env" sets. A server of such a process that does not serve the SDK's routes sees one
 // POST to flowPath, with the query that the SDK has for health checks, and is left alone.
+import { realpathSync } from 'node:fs';
 import { Server } from 'node:net';
 import { Server as TLSServer } from 'node:tls';
 
@@ -16,9 +17,18 @@ const extendEvery = 65_000; // ms; the SDK extends the lease of what it works on
 const requestTimeout = 60_000; // ms without a byte
 const maxAnswer = 64 << 10; // bytes that are kept of an answer
 
+// isTool: the program is the SDK's command line or its pages, whose server takes no deliveries and
+// prints a stack of calls for a health check.
+const isTool = (() => {
+  try {
+    return /[\\/]node_modules[\\/]@workflow[\\/](cli|web)[\\/]/.test(realpathSync(process.argv[1]));
+  } catch {} // there is no program, or it is no file
+})();
+
 // deployment returns the id under which this process takes deliveries, undefined if it takes none.
 // It is asked anew each time: frameworks read .env files after this module was loaded.
 function deployment() {
+  if (isTool) return;
   const world = process.env.WORKFLOW_TARGET_WORLD || 'vercel';
   if (world === 'vercel' || world === '@workflow/world-vercel') return process.env.VERCEL_DEPLOYMENT_ID || undefined;
 }

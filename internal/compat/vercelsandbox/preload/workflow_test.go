@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -473,5 +474,30 @@ func TestModule_daemonAway(t *testing.T) {
 	}
 	if line := next(t, a.stderr); !strings.Contains(line, "knows again that this app is at "+at.URL) {
 		t.Errorf("then it says %q", line)
+	}
+}
+
+// The SDK's own tools take no deliveries: no server of theirs is asked for its health.
+func TestModule_tools(t *testing.T) {
+	t.Parallel()
+	for at, want := range map[string]bool{
+		"app/run.mjs": true, "node_modules/@workflow/cli/bin/run.mjs": false, "node_modules/@workflow/web/server.mjs": false,
+		"node_modules/@workflow/client/run.mjs": true,
+	} {
+		file := filepath.Join(t.TempDir(), at)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte("console.log(Boolean(process.env.CAY_DELIVERY_SECRET))"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(t.TempDir(), "workflow.mjs") // as npx has it
+		if err := os.Symlink(file, link); err != nil {
+			t.Fatal(err)
+		}
+		out, stderr, err := program(t, workflows, "node", "--import="+fileURL(t, written(t, "http://127.0.0.1:7070")), link)
+		if err != nil || strings.TrimSpace(out) != fmt.Sprint(want) {
+			t.Errorf("%s takes deliveries: %s, %v %s; want %v", at, out, err, stderr, want)
+		}
 	}
 }
