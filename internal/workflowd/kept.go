@@ -184,8 +184,8 @@ func (x *External) ReadLog(ctx context.Context, run string, from int64, limit in
 type Memo struct {
 	total *atomic.Int64 // bytes of all memos of the engine
 
-	mu      sync.Mutex // guards the fields below
-	derived [][]byte   // by slot - 1
+	mu      sync.Mutex      // guards the fields below
+	derived [Forms][][]byte // by slot - 1
 	bytes   int64
 	dropped bool
 }
@@ -196,16 +196,19 @@ const (
 	maxMemos = 96 << 20 // of all runs
 )
 
-// Get returns what derive makes of an event of the run. derive has to return the same
-// bytes each time, for all callers; they must not be written to.
-func (m *Memo) Get(ev *history.Event, derive func(*history.Event) ([]byte, error)) ([]byte, error) {
+// Forms is in how many forms a runtime can have an event.
+const Forms = 2
+
+// Get returns a form of an event of the run: what derive makes of the event. derive has to
+// return bytes of the same meaning each time, for all callers; they must not be written to.
+func (m *Memo) Get(form int, ev *history.Event, derive func(*history.Event) ([]byte, error)) ([]byte, error) {
 	if m == nil {
 		return derive(ev)
 	}
 	i := int(ev.Slot) - 1
 	m.mu.Lock()
-	if i < len(m.derived) && m.derived[i] != nil {
-		b := m.derived[i]
+	if all := m.derived[form]; i < len(all) && all[i] != nil {
+		b := all[i]
 		m.mu.Unlock()
 		return b, nil
 	}
@@ -214,20 +217,21 @@ func (m *Memo) Get(ev *history.Event, derive func(*history.Event) ([]byte, error
 	if err != nil {
 		return nil, err
 	}
-	m.keep(i, b)
+	m.keep(form, i, b)
 	return b, nil
 }
 
 // memoEntry is the memory of an entry besides its bytes.
 const memoEntry = 24
 
-func (m *Memo) keep(i int, b []byte) {
+func (m *Memo) keep(form, i int, b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if i < len(m.derived) && m.derived[i] != nil {
+	all := m.derived[form]
+	if i < len(all) && all[i] != nil {
 		return
 	}
-	grow := int64(max(0, i+1-len(m.derived))) * memoEntry
+	grow := int64(max(0, i+1-len(all))) * memoEntry
 	if grow += int64(cap(b)); m.dropped || m.bytes+grow > maxMemo {
 		return
 	}
@@ -236,10 +240,11 @@ func (m *Memo) keep(i int, b []byte) {
 		return
 	}
 	m.bytes += grow
-	if n := i + 1 - len(m.derived); n > 0 {
-		m.derived = append(m.derived, make([][]byte, n)...)
+	if n := i + 1 - len(all); n > 0 {
+		all = append(all, make([][]byte, n)...)
+		m.derived[form] = all
 	}
-	m.derived[i] = b
+	all[i] = b
 }
 
 // size is the memory of a memo.
@@ -260,5 +265,5 @@ func (m *Memo) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.total.Add(-m.bytes)
-	m.derived, m.bytes, m.dropped = nil, 0, true
+	m.derived, m.bytes, m.dropped = [Forms][][]byte{}, 0, true
 }

@@ -251,7 +251,7 @@ func TestMemo(t *testing.T) {
 	}
 	for range 2 {
 		for i := range part.Events {
-			b, err := part.Memo.Get(&part.Events[i], derive)
+			b, err := part.Memo.Get(1, &part.Events[i], derive)
 			if err != nil || b[0] != byte(part.Events[i].Slot) {
 				t.Fatalf("event %d: %d, %v", i, b[0], err)
 			}
@@ -269,7 +269,7 @@ func TestMemo(t *testing.T) {
 			t.Fatal(errs[0])
 		}
 	}
-	if _, err := part.Memo.Get(&part.Events[0], derive); err != nil {
+	if _, err := part.Memo.Get(1, &part.Events[0], derive); err != nil {
 		t.Fatal(err)
 	}
 	if n := workflowd.Memos(e); n != 0 {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -178,9 +180,14 @@ func delta(o object, rec *workflowd.Recorded, cursor string) error {
 	if err != nil {
 		return err
 	}
-	r, events := viewOf(&rec.Run), []object{}
+	r, events := viewOf(&rec.Run), []cbor.RawMessage{}
+	whole := func(ev *history.Event) ([]byte, error) { return encoding.Marshal(eventObject(r, ev, true)) }
 	for i := range rec.Log[min(since, int64(len(rec.Log))):] {
-		events = append(events, eventObject(r, &rec.Log[since+int64(i)], true))
+		b, err := rec.Memo.Get(inList, &rec.Log[since+int64(i)], whole)
+		if err != nil {
+			return err
+		}
+		events = append(events, b)
 	}
 	o["events"], o["hasMore"] = events, false
 	o["cursor"] = "eid:" + eventID(r, &rec.Log[len(rec.Log)-1])
@@ -368,6 +375,12 @@ func (p *logPage) end(w http.ResponseWriter, last int64, more bool) error {
 	return err
 }
 
+// The forms in which an event is kept: its fields in a frame, and the event with its payload.
+const (
+	inFrame = iota
+	inList
+)
+
 // writeFrames writes events, each as a frame. The fields of an event in its frame are the
 // same each time, and memo keeps them.
 func writeFrames(w http.ResponseWriter, r view, events []history.Event, memo *workflowd.Memo, whole bool) error {
@@ -378,7 +391,7 @@ func writeFrames(w http.ResponseWriter, r view, events []history.Event, memo *wo
 		if whole {
 			body = payloadOf(&events[i])
 		}
-		head, err := memo.Get(&events[i], fields)
+		head, err := memo.Get(inFrame, &events[i], fields)
 		if err != nil {
 			return err
 		}

@@ -56,11 +56,23 @@ func TestEvents_kept(t *testing.T) {
 			read(s)
 		}
 	}
-	kept := read(s)
+	// delta is the log in the answer to an event, as @cayhq/world asks for it.
+	delta := func(s *service) []any {
+		status, o := s.post(map[string]any{"eventType": "run_started", "specVersion": 7, "sinceCursor": "eid:evnt_00000000000000000000000000"}, "")
+		events, _ := o["events"].([]any)
+		if status != 200 || len(events) != 2+3*5 {
+			t.Fatalf("run_started again: %d %v", status, o)
+		}
+		return events
+	}
+	kept, first, again := read(s), delta(s), delta(s)
 	stop()
 	s, stop = openService(t, dir)
 	defer stop()
-	stored := read(s)
+	stored, after := read(s), delta(s)
+	if !reflect.DeepEqual(first, again) || !reflect.DeepEqual(first, after) {
+		t.Errorf("the log behind an event is\n%v\nthen\n%v\nafter a restart\n%v", first, again, after)
+	}
 	for i := range paths {
 		if !reflect.DeepEqual(kept[i], stored[i]) {
 			t.Errorf("%s: from memory\n%v\nfrom the database\n%v", paths[i], kept[i], stored[i])
