@@ -122,6 +122,12 @@ func (a *app) kill() {
 	a.cmd = nil
 }
 
+// client returns a client that uses no connection twice: Node closes a connection that was idle
+// for five seconds, and resets a call that comes in that moment.
+func client() *http.Client {
+	return &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
 // call asks the app and decodes its answer.
 func (a *app) call(t *testing.T, method, path string, body, answer any) {
 	t.Helper()
@@ -133,7 +139,7 @@ func (a *app) call(t *testing.T, method, path string, body, answer any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := (&http.Client{Timeout: patience}).Do(r)
+	response, err := client().Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +182,7 @@ func (a *app) stream(t *testing.T, run string, from int) io.ReadCloser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := (&http.Client{Timeout: patience}).Do(r)
+	response, err := client().Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
