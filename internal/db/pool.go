@@ -48,6 +48,21 @@ func (p *pool) close() error {
 	return errors.Join(append(errs, p.db.Close())...)
 }
 
+// Statements returns the text of each statement that has run and is kept prepared. It is
+// for tests of query plans.
+func (d *DB) Statements() []string {
+	all := make(map[string]struct{})
+	for _, p := range []*pool{d.read, d.write} {
+		p.mu.Lock()
+		for query := range p.stmts {
+			all[query] = struct{}{}
+		}
+		maps.Copy(all, p.missed)
+		p.mu.Unlock()
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
 // runner is a prepared statement, or a query that is prepared when it runs.
 type runner interface {
 	ExecContext(ctx context.Context, args ...any) (sql.Result, error)

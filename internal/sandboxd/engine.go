@@ -108,6 +108,7 @@ func (e *Engine) Open(ctx context.Context) error {
 	}
 	e.armSampler()
 	e.armRecovery(firstRetry)
+	e.background(e.checkCounts)
 	if len(e.pools.all) > 0 {
 		e.background(e.pools.refill)
 	}
@@ -311,11 +312,7 @@ func (e *Engine) project(ctx context.Context, sc store.Scope, requested string) 
 // if nothing.
 func (e *Engine) InUse(ctx context.Context, teamID, projectID string) (string, error) {
 	sc := store.Scope{Team: teamID, Project: projectID}
-	sandboxes, err := e.store.Count(ctx, sc)
-	if err != nil {
-		return "", err
-	}
-	snapshots, drives, err := e.store.CountSaved(ctx, sc)
+	sandboxes, snapshots, drives, err := e.store.Count(ctx, sc)
 	if err != nil {
 		return "", err
 	}

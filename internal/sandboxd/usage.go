@@ -117,3 +117,16 @@ func (e *Engine) unstick(sessions []*session) {
 	}
 	_ = g.Wait() // the functions return nil
 }
+
+// checkCounts compares the counters for quotas with the rows, and mends counters that
+// differ: a database restored or edited by hand may have any.
+func (e *Engine) checkCounts() {
+	mended, err := e.store.CheckCounts(e.ctx)
+	for _, m := range mended {
+		e.log.Error("a counter for quotas was wrong", "counter", m)
+	}
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Error("counters for quotas were not checked", "error", err)
+	}
+	e.at("counts-checked")
+}

@@ -65,7 +65,7 @@ func setCommands(ctx context.Context, tx *db.Tx, session string, k CommandArchiv
 	}
 	var team string
 	var sum int64
-	err := tx.QueryRow(ctx, `SELECT team_id, (SELECT sum(o.commands_bytes) FROM sandbox_sessions o WHERE o.team_id = v.team_id AND o.commands_bytes > 0)
+	err := tx.QueryRow(ctx, `SELECT team_id, (SELECT coalesce(sum(command_bytes), 0) FROM sandbox_counts c WHERE c.team_id = v.team_id)
 		FROM sandbox_sessions v WHERE id = ?`, session).Scan(&team, &sum)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil // the session's row is gone, so nothing refers to the blob

@@ -132,14 +132,7 @@ func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *Row, quota accou
 	if err != nil {
 		return err
 	}
-	var (
-		n            int
-		vcpus        float64
-		memory, disk int64
-		soonest      sql.NullInt64
-	)
-	err = tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(vcpus), 0), coalesce(sum(memory_mb), 0), coalesce(sum(disk_mb + drives_mb), 0), min(expires_at)
-		FROM sandboxes WHERE team_id = ? AND status IN `+live, r.TeamID).Scan(&n, &vcpus, &memory, &disk, &soonest)
+	team, err := countsOf(ctx, tx, Scope{Team: r.TeamID})
 	if err != nil {
 		return err
 	}
@@ -147,10 +140,10 @@ func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *Row, quota accou
 		what              string
 		used, more, quota float64
 	}{
-		{"running sandboxes", float64(n), times, float64(quota.Sandboxes)},
-		{"vCPUs", vcpus, times * r.VCPUs, quota.VCPUs},
-		{"MiB of memory", float64(memory), times * float64(r.MemoryMB), float64(quota.MemoryMB)},
-		{"MiB of disk", float64(disk), times * float64(r.DiskMB+mountedMB(mounts, drives)), float64(quota.DiskMB)},
+		{"running sandboxes", float64(team.live), times, float64(quota.Sandboxes)},
+		{"vCPUs", float64(team.microcpus) / 1e6, times * r.VCPUs, quota.VCPUs},
+		{"MiB of memory", float64(team.memoryMB), times * float64(r.MemoryMB), float64(quota.MemoryMB)},
+		{"MiB of disk", float64(team.diskMB), times * float64(r.DiskMB+mountedMB(mounts, drives)), float64(quota.DiskMB)},
 	} {
 		// The slack is for sums of vCPU fractions.
 		if c.quota == 0 || c.used+c.more <= c.quota+1e-6 {
@@ -160,12 +153,16 @@ func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *Row, quota accou
 			return cay.Errorf(cay.QuotaExceeded, "the %s %g %s, the team's quota is %g", needs, c.more, c.what, c.quota).
 				WithHint("ask for less, or have the quota raised")
 		}
-		err := cay.Errorf(cay.QuotaExceeded, "the team's quota is %g %s, %g are in use and %g more were asked for",
+		wait, err := untilFree(ctx, tx, r.TeamID, now)
+		if err != nil {
+			return err
+		}
+		full := cay.Errorf(cay.QuotaExceeded, "the team's quota is %g %s, %g are in use and %g more were asked for",
 			c.quota, c.what, c.used, c.more).WithHint("stop a sandbox, or have the quota raised")
-		err.RetryAfter = untilFree(soonest, now)
-		return err
+		full.RetryAfter = wait
+		return full
 	}
-	if err := checkKept(ctx, tx, r, mounts, drives, quota); err != nil {
+	if err := checkKept(ctx, tx, team, r, mounts, drives, quota); err != nil {
 		return err
 	}
 	return takeTokens(ctx, tx, count, r.TeamID, quota, now)
@@ -176,17 +173,13 @@ func checkQuotaOf(ctx context.Context, tx *db.Tx, count int, r *Row, quota accou
 // resumes a sandbox in a loop would fill the host's disk. The bytes of the snapshot and
 // drives that the sandbox starts from, and saves over, do not count, so that a sandbox
 // larger than the quota can be resumed. Errors: quota_exceeded.
-func checkKept(ctx context.Context, tx *db.Tx, r *Row, mounts []sandbox.Mount, drives []*DriveRow, quota account.Quota) error {
+func checkKept(ctx context.Context, tx *db.Tx, team counts, r *Row, mounts []sandbox.Mount, drives []*DriveRow, quota account.Quota) error {
 	if quota.SnapshotMB == 0 || !r.Persistent && !WritesDrives(mounts) {
 		return nil
 	}
-	used, err := snapshotBytes(ctx, tx, r.TeamID)
-	if err != nil {
-		return err
-	}
-	var own int64
+	used, own := team.kept(), int64(0)
 	if r.Status == sandbox.Resuming {
-		err := tx.QueryRow(ctx, `SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE id IN (?, ?) AND status IN ('created', 'hibernated')`,
+		err := tx.QueryRow(ctx, `SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE id IN (?, ?) AND `+keptSnapshot,
 			r.SnapshotID, r.Hibernation).Scan(&own)
 		if err != nil {
 			return err
@@ -204,13 +197,15 @@ func checkKept(ctx context.Context, tx *db.Tx, r *Row, mounts []sandbox.Mount, d
 		quota.SnapshotMB, roundMB(used)).WithHint("delete snapshots or drives, start a sandbox that is not persistent, or have the quota raised")
 }
 
-// untilFree estimates when a retry is worthwhile: when the first sandbox reaches its
-// timeout, within bounds, because any sandbox may be stopped earlier.
-func untilFree(soonest sql.NullInt64, now time.Time) time.Duration {
-	if !soonest.Valid {
-		return time.Second
+// untilFree estimates when a retry is worthwhile: when the first sandbox of the team
+// reaches its timeout, within bounds, because any sandbox may be stopped earlier.
+func untilFree(ctx context.Context, tx *db.Tx, team string, now time.Time) (time.Duration, error) {
+	var soonest sql.NullInt64
+	err := tx.QueryRow(ctx, `SELECT min(expires_at) FROM sandboxes WHERE team_id = ? AND expires_at IS NOT NULL`, team).Scan(&soonest)
+	if err != nil || !soonest.Valid {
+		return time.Second, err
 	}
-	return min(max(time.UnixMilli(soonest.Int64).Sub(now), time.Second), time.Minute)
+	return min(max(time.UnixMilli(soonest.Int64).Sub(now), time.Second), time.Minute), nil
 }
 
 // takeTokens takes n of the team's creations of this minute.

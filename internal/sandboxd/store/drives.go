@@ -240,12 +240,12 @@ const maxDrives = 10_000
 // InsertDrive adds a drive. Errors: already_exists, quota_exceeded.
 func (s *Store) InsertDrive(ctx context.Context, d *DriveRow, quota account.Quota) error {
 	err := s.db.Write(ctx, func(tx *db.Tx) error {
-		var n int
-		if err := tx.QueryRow(ctx, `SELECT count(*) FROM sandbox_drives WHERE team_id = ?`, d.TeamID).Scan(&n); err != nil {
+		team, err := countsOf(ctx, tx, Scope{Team: d.TeamID})
+		if err != nil {
 			return err
 		}
-		if n >= maxDrives {
-			return cay.Errorf(cay.QuotaExceeded, "the team has %d drives, and may not have more", n).WithHint("delete drives that are not needed")
+		if team.drives >= maxDrives {
+			return cay.Errorf(cay.QuotaExceeded, "the team has %d drives, and may not have more", team.drives).WithHint("delete drives that are not needed")
 		}
 		if d.SizeBytes > 0 { // clones made at the same time count against the quota
 			if err := snapshotRoom(ctx, tx, quota, d.TeamID, d.SizeBytes); err != nil {
@@ -336,15 +336,6 @@ func (s *Store) DriveBlobs(ctx context.Context) (map[string]bool, error) {
 
 // IsDriveBlob reports whether a drive holds a blob.
 func (s *Store) IsDriveBlob(ctx context.Context, id string) (is bool, err error) {
-	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandbox_drives WHERE blob_id = ?)`, id).Scan(&is)
+	err = s.db.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM sandbox_drives WHERE blob_id = ? AND blob_id <> '')`, id).Scan(&is)
 	return is, err
-}
-
-// CountSaved returns how many snapshots and drives a team has, or one project of it.
-func (s *Store) CountSaved(ctx context.Context, sc Scope) (snapshots, drives int, err error) {
-	err = s.db.QueryRow(ctx, `SELECT
-		(SELECT count(*) FROM sandbox_snapshots WHERE team_id = ? AND (? = '' OR project_id = ?) AND status = 'created'),
-		(SELECT count(*) FROM sandbox_drives WHERE team_id = ? AND (? = '' OR project_id = ?))`,
-		sc.Team, sc.Project, sc.Project, sc.Team, sc.Project, sc.Project).Scan(&snapshots, &drives)
-	return snapshots, drives, err
 }

@@ -19,11 +19,18 @@ func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*R
 		return nil, err
 	}
 	from, project, tagged := `sandboxes WHERE team_id = ?`, `project_id = ?`, `EXISTS (SELECT 1 FROM sandbox_tags WHERE sandbox_id = id AND key = ? AND value = ?)`
-	switch {
-	case few: // the unary plus keeps SQLite from using another index
+	byAge := l.By == sandbox.ByCreation
+	switch { // the unary plus keeps SQLite from using another index
+	case few:
 		from, project, tagged = `sandboxes WHERE +team_id = ?`, `+project_id = ?`, `id IN (SELECT sandbox_id FROM sandbox_tags WHERE key = ? AND value = ?)`
-	case allLive(p.Status):
-		from = `sandboxes INDEXED BY sandboxes_live WHERE status IN ` + live + ` AND team_id = ?`
+	case only(p.Status, sandbox.Pending, sandbox.Resuming, sandbox.Running, sandbox.Paused, sandbox.Stopping):
+		from, project = `sandboxes INDEXED BY sandboxes_live WHERE status IN `+live+` AND team_id = ?`, `+project_id = ?`
+	case only(p.Status, sandbox.Hibernated, sandbox.Failed):
+		from, project = `sandboxes INDEXED BY sandboxes_rare WHERE status IN ('hibernated', 'failed') AND team_id = ?`, `+project_id = ?`
+	case byAge && (p.Resumable || len(p.Status) > 0 && !slices.Contains(p.Status, sandbox.Stopped) && !slices.Contains(p.Status, sandbox.Failed)):
+		from, project = `sandboxes INDEXED BY sandboxes_resumable WHERE `+isResumable+` AND team_id = ?`, `+project_id = ?`
+	case sc.Project != "" && (byAge || l.By == sandbox.ByName):
+		from = `sandboxes WHERE +team_id = ?`
 	}
 	q, args := `SELECT `+columns+` FROM `+from, []any{sc.Team}
 	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
@@ -34,9 +41,13 @@ func (s *Store) List(ctx context.Context, l Listing, p sandbox.ListParams) ([]*R
 		and(`status IN (?`+strings.Repeat(`, ?`, len(p.Status)-1)+`)`, anys(p.Status)...)
 	}
 	if p.Resumable {
-		and(`(status NOT IN ('stopped', 'failed') OR persistent = 1)`)
+		and(isResumable)
 	}
-	createdWithin(and, p.CreatedAfter, p.CreatedBefore)
+	created := `+created_at`
+	if byAge {
+		created = `created_at`
+	}
+	createdWithin(and, created, p.CreatedAfter, p.CreatedBefore)
 	if p.NamePrefix != "" {
 		and(`name >= ? AND name < ?`, p.NamePrefix, p.NamePrefix+afterNames)
 	}
@@ -67,23 +78,18 @@ func (s *Store) fewTagged(ctx context.Context, tags map[string]string) (bool, er
 	return false, nil
 }
 
-// allLive reports whether only live states are asked for, which few sandboxes have.
-func allLive(asked []sandbox.Status) bool {
-	for _, status := range asked {
-		if status == sandbox.Stopped || status == sandbox.Failed || status == sandbox.Hibernated {
-			return false
-		}
-	}
-	return len(asked) > 0
+// only reports whether only some of the given statuses are asked for.
+func only(asked []sandbox.Status, of ...sandbox.Status) bool {
+	return len(asked) > 0 && !slices.ContainsFunc(asked, func(s sandbox.Status) bool { return !slices.Contains(of, s) })
 }
 
 // createdWithin restricts a list to objects created in a time range.
-func createdWithin(and func(cond string, a ...any), after, before time.Time) {
+func createdWithin(and func(cond string, a ...any), column string, after, before time.Time) {
 	if !after.IsZero() {
-		and(`created_at > ?`, after.UnixMilli())
+		and(column+` > ?`, after.UnixMilli())
 	}
 	if !before.IsZero() {
-		and(`created_at < ?`, before.UnixMilli())
+		and(column+` < ?`, before.UnixMilli())
 	}
 }
 

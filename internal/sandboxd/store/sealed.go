@@ -69,9 +69,13 @@ func (s *Store) SealAll(ctx context.Context) error {
 	return nil
 }
 
+func unsealedQuery(table, column string) string {
+	return `SELECT id, ` + column + ` FROM ` + table + ` WHERE ` + isUnsealed(column)
+}
+
 // unsealed returns the texts of a column that are not sealed, by id.
 func (s *Store) unsealed(ctx context.Context, tx *db.Tx, table, column string) (map[string]string, error) {
-	rows, err := tx.Query(ctx, `SELECT id, `+column+` FROM `+table+` WHERE `+column+` NOT IN ('', '{}', 'null') AND `+column+` NOT LIKE ?`, sealedPrefix+"%")
+	rows, err := tx.Query(ctx, unsealedQuery(table, column))
 	if err != nil {
 		return nil, err
 	}

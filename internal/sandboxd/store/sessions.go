@@ -252,8 +252,9 @@ func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Tim
 // snapshot was deleted meanwhile.
 func (s *Store) SnapshotStays(ctx context.Context, session, id string) (bool, error) {
 	return s.changed(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ? AND
-		EXISTS (SELECT 1 FROM sandbox_snapshots n JOIN sandboxes b ON b.snapshot_id = n.id WHERE n.id = ? AND n.status = 'created' AND b.session_id = ?)`,
-		id, session, id, session)
+		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE id = ? AND status = 'created') AND
+		EXISTS (SELECT 1 FROM sandboxes b WHERE b.id = sandbox_sessions.sandbox_id AND b.session_id = sandbox_sessions.id AND b.snapshot_id = ?)`,
+		id, session, id, id)
 }
 
 // ChangeSession gives the session of a pending sandbox another id. It returns false if

@@ -260,17 +260,9 @@ type rowQuerier interface {
 	QueryRow(ctx context.Context, query string, args ...any) db.Row
 }
 
-// snapshotBytes returns the bytes that a team's snapshots, hibernated sandboxes and
-// drives take on the host's disk.
-func snapshotBytes(ctx context.Context, q rowQuerier, team string) (n int64, err error) {
-	err = q.QueryRow(ctx, `SELECT
-		(SELECT coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE team_id = ? AND status IN ('created', 'hibernated')) +
-		(SELECT coalesce(sum(size_bytes), 0) FROM sandbox_drives WHERE team_id = ?)`, team, team).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("add up snapshots: %w", err)
-	}
-	return n, nil
-}
+// kept returns the bytes that a team's snapshots, hibernated sandboxes and drives take on
+// the host's disk.
+func (c counts) kept() int64 { return c.snapshotBytes + c.driveBytes }
 
 // snapshotRoom reports whether a team may keep more bytes of snapshots, hibernated
 // sandboxes and drives. Errors: quota_exceeded.
@@ -278,10 +270,11 @@ func snapshotRoom(ctx context.Context, q rowQuerier, quota account.Quota, team s
 	if quota.SnapshotMB == 0 {
 		return nil
 	}
-	used, err := snapshotBytes(ctx, q, team)
+	all, err := countsOf(ctx, q, Scope{Team: team})
 	if err != nil {
 		return err
 	}
+	used := all.kept()
 	left := quota.SnapshotMB<<20 - used
 	if more <= left && left > 0 {
 		return nil
@@ -426,7 +419,7 @@ func (s *Store) SnapshotDates(ctx context.Context, now time.Time) (SnapshotDates
 // LeftSnapshots returns the ids, after last, of deleted snapshots whose files may still
 // exist.
 func (s *Store) LeftSnapshots(ctx context.Context, last string, limit int) ([]string, error) {
-	return s.snapshotIDs(ctx, `status IN ('deleted', 'discarded') AND stored = 1`, last, limit)
+	return s.snapshotIDs(ctx, leftSnapshot, last, limit)
 }
 
 // snapshotIDs returns the ids, after last, of snapshots that match cond. The caller
@@ -518,7 +511,7 @@ func (s *Store) ForgetSnapshots(ctx context.Context, by time.Time) error {
 // CountSnapshots returns the number of snapshots, including hibernated sandboxes, and
 // their bytes.
 func (s *Store) CountSnapshots(ctx context.Context) (n int, bytes int64, err error) {
-	err = s.db.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE status IN ('created', 'hibernated')`).
+	err = s.db.QueryRow(ctx, `SELECT coalesce(sum(snapshots + hibernations), 0), coalesce(sum(snapshot_bytes), 0) FROM sandbox_counts`).
 		Scan(&n, &bytes)
 	if err != nil {
 		return 0, 0, fmt.Errorf("count snapshots: %w", err)
@@ -526,13 +519,16 @@ func (s *Store) CountSnapshots(ctx context.Context) (n int, bytes int64, err err
 	return n, bytes, nil
 }
 
+const needsImageQuery = `SELECT
+	EXISTS (SELECT 1 FROM sandbox_snapshots WHERE digest = ? AND ` + keptSnapshot + `) OR
+	EXISTS (SELECT 1 FROM sandbox_snapshots WHERE runtime_digest = ? AND ` + keptSnapshot + `) OR
+	EXISTS (SELECT 1 FROM sandboxes WHERE digest = ? AND ` + needsImage + `) OR
+	EXISTS (SELECT 1 FROM sandboxes WHERE runtime_digest = ? AND ` + needsImage + `)`
+
 // NeedsImage reports whether a snapshot, or a sandbox that runs or can be resumed, uses
 // an image or a runtime.
 func (s *Store) NeedsImage(ctx context.Context, digest string) (needed bool, err error) {
-	err = s.db.QueryRow(ctx, `SELECT
-		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE ? IN (digest, runtime_digest) AND status IN ('created', 'hibernated')) OR
-		EXISTS (SELECT 1 FROM sandboxes WHERE ? IN (digest, runtime_digest) AND deleting = 0 AND
-			(persistent = 1 OR status = 'hibernated' OR status IN `+live+`))`, digest, digest).Scan(&needed)
+	err = s.db.QueryRow(ctx, needsImageQuery, digest, digest, digest, digest).Scan(&needed)
 	if err != nil {
 		return false, fmt.Errorf("look for what needs image %s: %w", digest, err)
 	}
@@ -543,10 +539,17 @@ func (s *Store) NeedsImage(ctx context.Context, digest string) (needed bool, err
 // page.
 func (s *Store) ListSnapshots(ctx context.Context, l Listing, p sandbox.SnapshotListParams) ([]*SnapshotRow, error) {
 	sc := l.Scope
-	q, args := `WHERE team_id = ?`, []any{sc.Team}
+	// The unary plus keeps SQLite from reading all snapshots of the team or project.
+	q, args, project := `WHERE team_id = ?`, []any{sc.Team}, `+project_id = ?`
+	switch {
+	case strings.HasPrefix(p.Sandbox, ident.SandboxPrefix):
+		q = `WHERE +team_id = ?`
+	case p.Sandbox == "" && p.Name == "":
+		project = `project_id = ?`
+	}
 	and := func(cond string, a ...any) { q, args = q+" AND "+cond, append(args, a...) }
 	if sc.Project != "" {
-		and(`project_id = ?`, sc.Project)
+		and(project, sc.Project)
 	}
 	if p.Deleted {
 		and(`status IN ('created', 'deleted')`)
@@ -563,7 +566,7 @@ func (s *Store) ListSnapshots(ctx context.Context, l Listing, p sandbox.Snapshot
 	if p.Name != "" {
 		and(`name = ?`, p.Name)
 	}
-	createdWithin(and, p.CreatedAfter, p.CreatedBefore)
+	createdWithin(and, "created_at", p.CreatedAfter, p.CreatedBefore)
 	q, args = l.page(q, args, "created_at", "id")
 	return shownSnapshots(ctx, s.db, q, args...)
 }

@@ -14,7 +14,7 @@ const maxPruned = 200
 
 // unneeded is the condition that a stop made the snapshot and that no sandbox starts from
 // it.
-const unneeded = `status = 'created' AND automatic = 1 AND name IS NULL AND NOT ` + needed
+const unneeded = isAutomatic + ` AND NOT ` + needed
 
 // PruneSnapshots deletes the automatic snapshots of a scope that were created by that
 // time and that no sandbox starts from, and lists them. A dry run only lists them.
@@ -51,10 +51,14 @@ func (s *Store) PruneSnapshots(ctx context.Context, sc Scope, by time.Time, dryR
 	return p, nil
 }
 
+// maxUnneeded is how many snapshots unneededSnapshots adds up.
+const maxUnneeded = 10_000
+
 // unneededSnapshots returns the number of a team's snapshots that a prune would delete,
-// and their bytes.
+// and their bytes, up to maxUnneeded.
 func unneededSnapshots(ctx context.Context, q rowQuerier, team string) (n int, bytes int64, err error) {
-	err = q.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM sandbox_snapshots WHERE `+unneeded+` AND team_id = ?`, team).Scan(&n, &bytes)
+	err = q.QueryRow(ctx, `SELECT count(*), coalesce(sum(size_bytes), 0) FROM
+		(SELECT size_bytes FROM sandbox_snapshots WHERE `+unneeded+` AND team_id = ? LIMIT ?)`, team, maxUnneeded).Scan(&n, &bytes)
 	if err != nil {
 		return 0, 0, fmt.Errorf("add up old snapshots: %w", err)
 	}

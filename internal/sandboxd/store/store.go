@@ -212,9 +212,12 @@ func notFound(ref string) error {
 	return cay.Errorf(cay.NotFound, "sandbox %q not found", ref)
 }
 
+const unfinished = `SELECT id FROM sandboxes INDEXED BY sandboxes_live WHERE status IN ` + live + `
+	UNION ALL SELECT id FROM sandboxes INDEXED BY sandboxes_deleting WHERE deleting = 1`
+
 // Unfinished returns the sandboxes that recovery has to handle after a restart.
 func (s *Store) Unfinished(ctx context.Context) ([]*Row, error) {
-	return s.all(ctx, `SELECT `+columns+` FROM sandboxes WHERE deleting = 1 OR status IN `+live)
+	return s.all(ctx, `SELECT `+columns+` FROM sandboxes WHERE id IN (`+unfinished+`)`)
 }
 
 // Started moves a sandbox from pending or resuming to running. It returns false if the
@@ -521,13 +524,6 @@ func insertTags(ctx context.Context, tx *db.Tx, id string, tags map[string]strin
 		}
 	}
 	return nil
-}
-
-// Count returns how many sandboxes a team has, or one of its projects.
-func (s *Store) Count(ctx context.Context, sc Scope) (n int, err error) {
-	err = s.db.QueryRow(ctx, `SELECT count(*) FROM sandboxes WHERE team_id = ? AND (? = '' OR project_id = ?)`,
-		sc.Team, sc.Project, sc.Project).Scan(&n)
-	return n, err
 }
 
 // changed runs an update of one row and reports whether a row matched.
