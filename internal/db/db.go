@@ -2,8 +2,8 @@
 //
 // The database is SQLite, in one file, used by one daemon: a single connection writes, a
 // bounded pool reads, and readers never wait for the writer (WAL). When Exec and Write
-// return, their commits survive a power cut; concurrent commits share one sync of the
-// disk. DB.Unsynced is for changes that nobody waits for, such as usage records. Unsynced
+// return, their commits survive a power cut; concurrent transactions share a commit, and
+// concurrent commits share one sync of the disk. DB.Unsynced is for changes that nobody waits for, such as usage records. Unsynced
 // commits survive the death of the process, and survive a power cut after the next sync.
 //
 // Slices keep their SQL in their own store files and bring their own line of migrations
@@ -49,7 +49,7 @@ type Options struct {
 type DB struct {
 	path    string
 	read    *pool
-	write   *pool
+	writer  *writer
 	sync    *syncer
 	reserve *reserve
 	lazy    bool // see Unsynced
@@ -74,11 +74,13 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	}
 	d := &DB{path: path, sync: &syncer{path: path, synced: o.Synced}, reserve: &reserve{wal: path + "-wal", bytes: o.Reserve}}
 	// The writer comes first: it puts the file into WAL mode.
-	if d.write, err = openPool(ctx, dsn(path, o, false), 1); err != nil {
+	write, err := openPool(ctx, dsn(path, o, false), 1)
+	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
+	d.writer = &writer{pool: write}
 	if d.read, err = openPool(ctx, dsn(path, o, true), o.Readers); err != nil {
-		return nil, errors.Join(fmt.Errorf("open database %s: %w", path, err), d.write.close())
+		return nil, errors.Join(fmt.Errorf("open database %s: %w", path, err), write.close())
 	}
 	return d, nil
 }
@@ -86,7 +88,7 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 // Close closes the database. Statements still running are waited for.
 func (d *DB) Close() error {
 	// The writer is closed last: the last connection writes the log back into the file.
-	return errors.Join(d.read.close(), d.write.close(), d.sync.close())
+	return errors.Join(d.read.close(), d.writer.pool.close(), d.sync.close())
 }
 
 // Unsynced returns d for changes that nobody waits for, or that become known only by a
@@ -103,13 +105,13 @@ func (d *DB) Unsynced() *DB {
 // first, because the commit that it read may not be on the disk yet.
 func (d *DB) Sync() error { return d.sync.sync() }
 
-// acknowledged returns when the last commit may be acknowledged.
-func (d *DB) acknowledged() error {
+// acknowledged returns when the last commit may be acknowledged. sync syncs the database.
+func (d *DB) acknowledged(sync func() error) error {
 	d.reserve.keep()
 	if d.lazy {
 		return nil
 	}
-	return d.sync.sync()
+	return sync()
 }
 
 // Path returns the absolute path of the database file.
@@ -151,9 +153,27 @@ type Result struct{ Rows int64 }
 // Exec runs a writing statement in a transaction of its own. After an error of the disk,
 // the statement may have taken effect.
 func (d *DB) Exec(ctx context.Context, query string, args ...any) (Result, error) {
-	var r Result
-	err := retryBusy(ctx, func() error {
-		s, err := d.write.prepare(ctx, query)
+	if !d.writer.tryTurn() {
+		var r Result
+		err := d.Write(ctx, func(tx *Tx) (err error) {
+			r, err = tx.Exec(ctx, query, args...)
+			return err
+		})
+		return r, err
+	}
+	r, err := d.execAlone(ctx, query, args)
+	if err == nil {
+		err = d.acknowledged(d.sync.sync)
+	}
+	return r, err
+}
+
+// execAlone is Exec for a caller that has the writer's turn: SQLite itself begins and
+// commits the transaction. It gives the turn away.
+func (d *DB) execAlone(ctx context.Context, query string, args []any) (r Result, err error) {
+	defer d.writer.pass(nil)
+	err = retryBusy(ctx, func() error {
+		s, err := d.writer.pool.prepare(ctx, query)
 		if err != nil {
 			return err
 		}
@@ -164,9 +184,6 @@ func (d *DB) Exec(ctx context.Context, query string, args ...any) (Result, error
 		r.Rows, err = res.RowsAffected()
 		return err
 	})
-	if err == nil {
-		err = d.acknowledged()
-	}
 	return r, err
 }
 
@@ -204,14 +221,18 @@ func (r Row) Scan(dest ...any) error {
 }
 
 // Write runs f in a transaction that holds the write lock from its start, so the data
-// that f reads stays true until the commit. Write commits if f returns nil and rolls back
-// otherwise. f may run again if another process held the lock, so f must change only the
-// database, and variables that it sets anew.
+// that f reads stays true until the commit. Write commits if f returns nil and undoes f
+// otherwise. Transactions that wait for each other share a commit, so Write may return
+// after the f of later callers: f must not wait for a lock that a caller of Write holds.
+// f may run again if another process held the lock, or if the shared commit failed, so f
+// must change only the database, and variables that it sets anew. ctx is looked at before
+// each statement, but ends none.
 func (d *DB) Write(ctx context.Context, f func(*Tx) error) error {
-	if err := retryBusy(ctx, func() error { return d.write.tx(ctx, nil, f) }); err != nil {
+	g, err := d.writeGroup(ctx, f)
+	if err != nil {
 		return err
 	}
-	return d.acknowledged()
+	return d.acknowledged(g.sync)
 }
 
 // Read runs f in a transaction in which every statement sees the same state.
@@ -223,12 +244,23 @@ func (d *DB) Read(ctx context.Context, f func(*Tx) error) error {
 type Tx struct {
 	tx   *sql.Tx
 	pool *pool
+	// uninterrupted says that the end of a context must not interrupt a statement: SQLite
+	// then rolls back the whole transaction, which other callers share.
+	uninterrupted bool
+	broken        error // an error after which SQLite may have rolled back the transaction
 }
 
 // Exec runs one writing statement.
 func (t *Tx) Exec(ctx context.Context, query string, args ...any) (Result, error) {
+	ctx, err := t.context(ctx)
+	if err != nil {
+		return Result{}, err
+	}
 	res, err := t.stmt(ctx, query).ExecContext(ctx, args...)
 	if err != nil {
+		if endsTx(err) {
+			t.broken = err
+		}
 		return Result{}, err
 	}
 	n, err := res.RowsAffected()
@@ -237,11 +269,19 @@ func (t *Tx) Exec(ctx context.Context, query string, args ...any) (Result, error
 
 // Query runs a reading statement. The caller closes the rows before the next statement.
 func (t *Tx) Query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	ctx, err := t.context(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return t.stmt(ctx, query).QueryContext(ctx, args...)
 }
 
 // QueryRow runs a reading statement of at most one row.
 func (t *Tx) QueryRow(ctx context.Context, query string, args ...any) Row {
+	ctx, err := t.context(ctx)
+	if err != nil {
+		return Row{err: err}
+	}
 	return Row{row: t.stmt(ctx, query).QueryRowContext(ctx, args...)}
 }
 
@@ -256,6 +296,14 @@ func (d *DB) Probe(ctx context.Context) error {
 		return fmt.Errorf("lock database %s: %w", d.path, err)
 	}
 	return nil
+}
+
+// context returns the context for a statement, or the error of ctx if it has ended.
+func (t *Tx) context(ctx context.Context) (context.Context, error) {
+	if !t.uninterrupted {
+		return ctx, nil
+	}
+	return context.WithoutCancel(ctx), ctx.Err()
 }
 
 // Check reads the whole database and returns an error that names the damage. It is for

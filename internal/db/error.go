@@ -58,10 +58,23 @@ const busyTries = 3
 func retryBusy(ctx context.Context, f func() error) error {
 	for try := 1; ; try++ {
 		err := f()
-		if primary(err) != sqlite3.SQLITE_BUSY || try == busyTries || ctx.Err() != nil {
+		if !isBusy(err) || try == busyTries || ctx.Err() != nil {
 			return Error(err)
 		}
 	}
+}
+
+func isBusy(err error) bool { return primary(err) == sqlite3.SQLITE_BUSY }
+
+// endsTx reports whether SQLite may have rolled back the transaction in which a statement
+// failed (https://sqlite.org/lang_transaction.html, "Response To Errors Within A
+// Transaction").
+func endsTx(err error) bool {
+	switch primary(err) {
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_INTERRUPT:
+		return true
+	}
+	return false
 }
 
 // primary returns SQLite's result code without its extension, 0 if err has none.

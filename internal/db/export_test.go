@@ -9,3 +9,10 @@ func (d *DB) KeepReserve() {
 	d.reserve.mu.Unlock()
 	d.reserve.keep()
 }
+
+// Waiting returns how many callers wait for the writer's turn.
+func (d *DB) Waiting() int {
+	d.writer.mu.Lock()
+	defer d.writer.mu.Unlock()
+	return len(d.writer.queue)
+}

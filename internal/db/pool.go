@@ -52,7 +52,7 @@ func (p *pool) close() error {
 // for tests of query plans.
 func (d *DB) Statements() []string {
 	all := make(map[string]struct{})
-	for _, p := range []*pool{d.read, d.write} {
+	for _, p := range []*pool{d.read, d.writer.pool} {
 		p.mu.Lock()
 		for query := range p.stmts {
 			all[query] = struct{}{}
@@ -119,12 +119,12 @@ func (p *pool) prepareMissed(ctx context.Context) {
 }
 
 func (p *pool) tx(ctx context.Context, o *sql.TxOptions, f func(*Tx) error) error {
-	p.prepareMissed(ctx)
-	tx, err := p.db.BeginTx(ctx, o)
+	t, err := p.begin(ctx, o)
 	if err != nil {
 		return err
 	}
-	if err := f(&Tx{tx: tx, pool: p}); err != nil {
+	tx := t.tx
+	if err := f(t); err != nil {
 		if rerr := tx.Rollback(); rerr != nil && !errors.Is(rerr, sql.ErrTxDone) {
 			err = errors.Join(err, rerr)
 		}
