@@ -10,6 +10,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -389,17 +391,31 @@ func setUsage(ctx context.Context, tx *db.Tx, id string, u sandbox.Usage) error 
 	return err
 }
 
+// usageAtOnce is how many sandboxes one statement of SaveUsage updates, so that other
+// writers wait only briefly.
+const usageAtOnce = 500
+
 // SaveUsage records the counters of running sandboxes, by id. A power cut may lose the
 // last update.
 func (s *Store) SaveUsage(ctx context.Context, usage map[string]sandbox.Usage) error {
-	return s.db.Unsynced().Write(ctx, func(tx *db.Tx) error {
-		for id, u := range usage {
-			if err := setUsage(ctx, tx, id, u); err != nil {
-				return err
-			}
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(usage)), usageAtOnce) {
+		rows := make([][6]any, len(ids))
+		for i, id := range ids {
+			u := usage[id]
+			rows[i] = [6]any{id, ms(u.ActiveCPU), ms(u.WallTime), u.MemoryPeak, u.IngressBytes, u.EgressBytes}
 		}
-		return nil
-	})
+		text, err := toJSON(rows)
+		if err != nil {
+			return err
+		}
+		if _, err := s.db.Unsynced().Exec(ctx, `UPDATE sandboxes SET cpu = u.cpu, wall = u.wall, memory_peak = u.memory_peak,
+				ingress_bytes = u.ingress_bytes, egress_bytes = u.egress_bytes
+			FROM (SELECT value ->> 0 AS id, value ->> 1 AS cpu, value ->> 2 AS wall, value ->> 3 AS memory_peak, value ->> 4 AS ingress_bytes,
+				value ->> 5 AS egress_bytes FROM json_each(?)) u WHERE sandboxes.id = u.id`, text); err != nil {
+			return fmt.Errorf("record usage: %w", err)
+		}
+	}
+	return nil
 }
 
 // Extend adds to the timeout of a running session, if the sum is at most max.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -313,5 +314,33 @@ func TestStore_Migrates(t *testing.T) {
 	r, err := s.Get(t.Context(), "sbx_1")
 	if err != nil || r.Network.Mode != sandbox.DenyAll || r.Sealed != nil || len(r.Ports) != 0 {
 		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// SaveUsage records the counters of each sandbox, also of more than one statement takes.
+func TestSaveUsage(t *testing.T) {
+	t.Parallel()
+	s, ctx := newStore(t), t.Context()
+	others := newRow(t, s)
+	usage := make(map[string]sandbox.Usage)
+	for i := range 3 {
+		usage[newRow(t, s).ID] = sandbox.Usage{ActiveCPU: sandbox.Duration(i) * sandbox.Duration(time.Second), WallTime: minute,
+			MemoryPeak: 1 << 40, IngressBytes: 1<<53 + 1, EgressBytes: int64(i)}
+	}
+	for i := range usageAtOnce {
+		usage[fmt.Sprint("sbx_gone", i)] = sandbox.Usage{EgressBytes: 1}
+	}
+	if err := s.SaveUsage(ctx, usage); err != nil {
+		t.Fatal(err)
+	}
+	usage[others.ID] = sandbox.Usage{}
+	rows, err := s.all(ctx, `SELECT `+columns+` FROM sandboxes`)
+	if err != nil || len(rows) != 4 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for _, r := range rows {
+		if r.Usage != usage[r.ID] {
+			t.Errorf("recorded %+v, want %+v", r.Usage, usage[r.ID])
+		}
 	}
 }
