@@ -30,34 +30,45 @@ const (
 // errNoSocket is returned by connect if the sentry's control socket does not exist.
 var errNoSocket = errors.New("the machine's control socket is gone")
 
-// connect opens a connection to the sentry's control socket. It connects through an open
-// descriptor, because the path may be too long for connect(2), and does not wait for a
-// sentry that accepts no connections. Errors: errNoSocket, unavailable.
+// connect opens a connection to the sentry's control socket. Errors: errNoSocket,
+// unavailable.
 func connect(st *state) (*urpc.Client, error) {
-	fd, err := unix.Open(st.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, errNoSocket
-	}
+	s, err := dialControl(st)
 	if err != nil {
-		return nil, fmt.Errorf("find sentry: %w", err)
-	}
-	defer unix.Close(fd)
-	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("connect to sentry: %w", err)
-	}
-	if err := unix.Connect(s, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)}); err != nil {
-		unix.Close(s)
-		if errors.Is(err, unix.EAGAIN) {
-			return nil, cay.Errorf(cay.Unavailable, "the machine's kernel accepts no connections")
-		}
-		return nil, fmt.Errorf("connect to sentry: %w", err)
+		return nil, err
 	}
 	sock, err := unet.NewSocket(s)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to sentry: %w", err), unix.Close(s))
 	}
 	return urpc.NewClient(sock), nil
+}
+
+// dialControl returns a non-blocking socket that is connected to the sentry's control
+// socket. It connects through an open descriptor, because the path may be too long for
+// connect(2), and does not wait for a sentry that accepts no connections. Errors:
+// errNoSocket, unavailable.
+func dialControl(st *state) (int, error) {
+	fd, err := unix.Open(st.Sandbox.GetControlSocketPath(), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return -1, errNoSocket
+	}
+	if err != nil {
+		return -1, fmt.Errorf("find sentry: %w", err)
+	}
+	defer unix.Close(fd)
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("connect to sentry: %w", err)
+	}
+	if err := unix.Connect(s, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", fd)}); err != nil {
+		unix.Close(s)
+		if errors.Is(err, unix.EAGAIN) {
+			return -1, cay.Errorf(cay.Unavailable, "the machine's kernel accepts no connections")
+		}
+		return -1, fmt.Errorf("connect to sentry: %w", err)
+	}
+	return s, nil
 }
 
 // callWithin calls method on conn, and closes conn if the answer has not come after

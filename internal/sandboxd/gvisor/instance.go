@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
 	"github.com/cayhq/cay"
@@ -33,7 +32,7 @@ type instance struct {
 	group *group
 	link  *network.Link
 
-	wait     *urpc.Client // the watcher's connection
+	wait     *longCall // the watcher's connection
 	done     chan struct{}
 	exit     machine.Exit  // set before done is closed
 	asked    atomic.Bool   // Destroy was called
@@ -46,7 +45,7 @@ type instance struct {
 
 	// loading is watchLoad's connection, nil if the machine started from its image alone;
 	// loaded is closed when everything is loaded.
-	loading  *urpc.Client
+	loading  *longCall
 	loader   *loader // nil if another daemon has started it, too
 	loaded   chan struct{}
 	unloaded atomic.Pointer[string] // why it ended without
@@ -62,7 +61,7 @@ type instance struct {
 var _ machine.Instance = (*instance)(nil)
 
 func newInstance(r *Runtime, st *state, g *group, link *network.Link, l *loader) (*instance, error) {
-	wait, err := connect(st)
+	wait, err := connectLong(st)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +71,7 @@ func newInstance(r *Runtime, st *state, g *group, link *network.Link, l *loader)
 		freeing: make(chan struct{}, 1), loader: l,
 	}
 	if st.Origin != "" {
-		if in.loading, err = connect(st); err != nil {
+		if in.loading, err = connectLong(st); err != nil {
 			return nil, errors.Join(err, wait.Close())
 		}
 	}
@@ -285,9 +284,9 @@ func (in *instance) freeAll(ctx context.Context) error {
 // Detach implements machine.Instance.
 func (in *instance) Detach() error {
 	in.detached.Store(true)
-	in.wait.Socket.Close() // the client's own Close waits for the call under way
+	in.wait.Close()
 	if in.loading != nil {
-		in.loading.Socket.Close()
+		in.loading.Close()
 	}
 	<-in.watched
 	in.unwatch()

@@ -232,6 +232,7 @@ func (p *pagerProcess) refuse() error {
 
 // wait waits for the end of the pager, and returns why it failed, if it did.
 func (p *pagerProcess) wait() error {
+	awaitExit(p.cmd.Process.Pid)
 	err := p.cmd.Wait()
 	if rerr := p.refuse(); err == nil {
 		return rerr
