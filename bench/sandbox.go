@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -32,6 +33,9 @@ type SandboxOptions struct {
 	StartPooled func(ctx context.Context, size int) (*Daemon, error)
 	// Burst is how many sandboxes one burst makes. 0 means 100.
 	Burst int
+	// Live is the larger number of sandboxes beside which creations are measured. 0 means
+	// 1000.
+	Live int
 }
 
 // runner makes boxes: a daemon makes sandboxes, an opponent its equivalent.
@@ -62,9 +66,7 @@ type files interface {
 // NewSandboxSuite returns the suite of the main operations on sandboxes: start,
 // run programs, transfer files, use little memory while idle, and end.
 func NewSandboxSuite(o SandboxOptions) *Suite {
-	if o.Burst == 0 {
-		o.Burst = 100
-	}
+	o.Burst, o.Live = cmp.Or(o.Burst, 100), cmp.Or(o.Live, 1000)
 	daemon := &daemonRunner{o.Daemon}
 	all := []contender{{name: Cay, runner: daemon}}
 	closeOpponents := func() error { return nil }
@@ -83,6 +85,7 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 			{"create_cold.image", "ms", 0}, {"create_cold.start", "ms", 0}, {"create_cold.guest", "ms", 0},
 		}, N: 20, Warmup: 1, Subjects: subjects(boxed, createAndRemove(o.Daemon))},
 		{Rows: []Row{{fmt.Sprintf("burst_%d_cold", o.Burst), "s", 12}}, N: 3, Subjects: subjects(boxed, burst(o.Burst))},
+		crowdProbe(o.Daemon, min(10, o.Live-1), all), crowdProbe(o.Daemon, o.Live, all),
 		{Rows: execRows("exec", 6), N: 200, Warmup: 10, Subjects: subjects(all, spawn("true", asItIs))},
 		{Rows: execRows("exec_static", 0), N: 200, Warmup: 10, Subjects: subjects(local, spawn(staticPath, putStatic))},
 		{Rows: []Row{{"exec_first_byte", "ms", 0}}, N: 200, Warmup: 10, Subjects: subjects(all, firstByte)},

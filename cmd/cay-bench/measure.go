@@ -51,6 +51,7 @@ type options struct {
 	workflows  string
 	postgres   string
 	steps      int
+	live       int
 	cpuProfile string
 	json       bool
 }
@@ -86,6 +87,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	fl.StringVar(&o.workflows, "workflow-sdk", "conformance/workflow", "directory with a Workflow SDK of each line, in v4 and v5, for the suite workflow-js")
 	fl.StringVar(&o.postgres, "world-postgres", "bench/opponents/world-postgres", "directory with @workflow/world-postgres for the suite workflow-js")
 	fl.IntVar(&o.steps, "steps", 0, "steps of each run of the suite workflow-js (default: 80 of line 4, 200 of line 5)")
+	fl.IntVar(&o.live, "live", 0, "sandboxes beside which the suite sandbox measures creations (default 1000)")
 	fl.StringVar(&o.cpuProfile, "cpuprofile", "", "write a CPU profile of the daemon to this `file`; not in the suite gateway, whose daemon writes none")
 	fl.BoolVar(&o.json, "json", false, "print the results as JSON")
 	var suites []string
@@ -109,6 +111,8 @@ func parse(args []string, out io.Writer) (options, error) {
 		return o, usagef("--n %d is negative", o.n)
 	case o.steps != 0 && o.steps < 10:
 		return o, usagef("--steps %d is less than 10", o.steps)
+	case o.live < 0 || o.live == 1:
+		return o, usagef("--live %d is not 2 or more", o.live)
 	case o.opponents != "auto" && o.opponents != "none":
 		return o, usagef("--opponents %q is neither auto nor none", o.opponents)
 	case o.cpuProfile != "" && len(suites) == 1 && suites[0] == "gateway":
@@ -167,7 +171,7 @@ func (s streams) results(ctx context.Context, o options) (results []bench.Result
 		}
 	}
 
-	so := bench.SandboxOptions{Daemon: d, Opponents: o.opponents == "auto"}
+	so := bench.SandboxOptions{Daemon: d, Opponents: o.opponents == "auto", Live: o.live}
 	so.StartPooled = func(ctx context.Context, size int) (*bench.Daemon, error) {
 		argv := []string{program, asDaemon, "--pool", strconv.Itoa(size)}
 		if o.cpuProfile != "" {

@@ -139,6 +139,7 @@ func dsn(path string, o Options, readOnly bool) string {
 	} else {
 		q.Add("_pragma", "journal_mode(WAL)")
 		q.Add("_pragma", "journal_size_limit(67108864)") // a burst must not leave a huge log behind
+		q.Add("_pragma", "cache_size(-16384)")           // KiB: the leaves of many indexes
 		q.Set("_txlock", "immediate")
 	}
 	q.Add("_pragma", "synchronous(NORMAL)")

@@ -3,6 +3,7 @@ package sandboxd_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -36,7 +38,7 @@ func BenchmarkScale(b *testing.B) {
 }
 
 func benchmarkScale(b *testing.B, teams, n int) {
-	h, _ := startFake(b)
+	h, _ := startFake(b, func(c *sandboxd.Config) { c.Logger = slog.New(slog.DiscardHandler) })
 	ctx := defaultCaller(b)
 	persistent := true
 	params := func(name string) sandbox.CreateParams {
@@ -128,7 +130,10 @@ func endedSandboxes(b *testing.B, h *sandboxtest.Harness, id string, teams, n in
 			` WHERE ` + key + ` = ?`
 	}
 	sandboxes, sessions := copies("sandboxes", "id"), copies("sandbox_sessions", "sandbox_id")
-	const batch = 50_000
+	// The writer's cache of pages is made for single rows.
+	checktest.Must(h.Config.DB.Exec(ctx, `PRAGMA cache_size = -1000000`))(b)
+	defer func() { checktest.Must(h.Config.DB.Exec(ctx, `PRAGMA cache_size = -2000`))(b) }()
+	const batch = 200_000
 	for first := 1; first <= n; first += batch {
 		last := min(n, first+batch-1)
 		for _, q := range []string{sandboxes, sessions} {
