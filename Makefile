@@ -80,10 +80,10 @@ js-deps: sdk/js/world/$(NPM)
 # Where cay-sentry begins; see early.Start.
 START_amd64 := -E $(MODULE)/internal/sandboxd/gvisor/sentry/early.Start
 
-# cay-sentry is kept in the data directory, and is the same wherever the same sources
-# are built.
+# Both programs are the same wherever the same sources are built: saved memory can be
+# restored by a build that has the same two.
 inside:
-	$(GO) build -ldflags '-s -w' -o $(INSIDE)/cay-guest ./cmd/cay-guest
+	$(GO) build -ldflags '-s -w' -trimpath -buildvcs=false -o $(INSIDE)/cay-guest ./cmd/cay-guest
 	$(GO) build -ldflags '-s -w $(START_$(shell $(GO) env GOARCH))' -trimpath -buildvcs=false -o $(INSIDE)/cay-sentry ./cmd/cay-sentry
 
 ## deps: the Debian packages that make the default image and check images in

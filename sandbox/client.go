@@ -227,7 +227,7 @@ func (c *Client) Pause(ctx context.Context, ref string) (*Sandbox, error) {
 // ResumeParams.Fresh a sandbox that is not persistent is started, too. A running
 // sandbox is left alone. Resume waits for a sandbox that is stopping or being
 // created. Errors: sandbox_stopped (not persistent), not_found (its snapshot is
-// gone), not_supported (hibernated by another build of cay; see ResumeParams),
+// gone), not_supported (hibernated by a build with other programs; see ResumeParams),
 // quota_exceeded, no_space, unavailable.
 func (c *Client) Resume(ctx context.Context, ref string, p ResumeParams) (*Sandbox, error) {
 	return one[Sandbox](ctx, c, http.MethodPost, p, ref, "resume")

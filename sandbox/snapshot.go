@@ -9,8 +9,8 @@ type SnapshotKind string
 const (
 	// FilesystemSnapshot has the files. Later versions of cay can start from it, too.
 	FilesystemSnapshot SnapshotKind = "filesystem"
-	// MemorySnapshot also has the processes with their memory, for the build of cay
-	// that made it. Other builds can start from its files.
+	// MemorySnapshot also has the processes with their memory, for builds of cay
+	// with the programs that made it. Other builds can start from its files.
 	MemorySnapshot SnapshotKind = "memory"
 )
 

@@ -114,5 +114,11 @@ func (d *Daemon) useSentry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return gvisor.UseProgram(path)
+	guestID := ""
+	if guest := embedded.Guest(); guest != nil {
+		if guestID, err = gvisor.ProgramID(bytes.NewReader(guest)); err != nil {
+			return err
+		}
+	}
+	return gvisor.UseProgram(path, id, guestID)
 }

@@ -3,9 +3,11 @@ package gvisor
 import (
 	"crypto/sha256"
 	"debug/elf"
+	"embed"
 	"encoding/hex"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -17,6 +19,7 @@ import (
 var chosen struct {
 	once sync.Once
 	file *os.File // open for as long as there is this process
+	id   string   // of what can read saved memory; "" if that is this very program
 	err  error
 }
 
@@ -25,8 +28,15 @@ var chosen struct {
 // memory. The first call applies to all Runtimes of the process, because gVisor has one
 // program for a process, and must come before any machine starts; later calls return the
 // result of the first. The file stays open, so it may be removed.
-func UseProgram(path string) error {
+//
+// sentryID and guestID are the ProgramIDs of cay-sentry and of the guest's program, with
+// which another build of cay that has the same two reads the memory that this one saves.
+// If guestID is empty, only this very build reads it.
+func UseProgram(path, sentryID, guestID string) error {
 	chosen.once.Do(func() {
+		if guestID != "" {
+			chosen.id = memoryID(sentryID, guestID, restorers)
+		}
 		if chosen.file, chosen.err = openProgram(path); chosen.err == nil {
 			// The path would not do: a sentry runs as nobody before it executes the
 			// program, and only root can reach the path.
@@ -77,9 +87,39 @@ func ProgramID(program io.ReaderAt) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
-// buildID identifies this program, and with it the programs that it embeds. A machine's
-// saved memory contains the guest's program and can be read by the same build only.
-var buildID = sync.OnceValues(func() (string, error) {
+// restorers are the sources that decide how memory is saved and read, beside the programs
+// of a sandbox: the files of a saved state, the pager that reads them, and the
+// specification that a machine is restored with, which gVisor compares with the saved
+// one.
+//
+//go:embed checkpoint.go fork.go layers.go load.go mounts.go pager.go pages.go restore.go runtime.go spec.go
+var restorers embed.FS
+
+// memoryID identifies what can read saved memory.
+func memoryID(sentryID, guestID string, sources fs.FS) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s\n", sentryID, guestID) // a hash takes everything
+	names, _ := fs.Glob(sources, "*.go")         // the pattern is right
+	for _, name := range names {
+		text, _ := fs.ReadFile(sources, name) // it is in memory
+		fmt.Fprintf(h, "%s %d\n%s", name, len(text), text)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// buildID identifies what can read the memory that this program saves. Saved memory
+// contains the guest's program, and is a state of the sentry's. So it is an id of these
+// two, with the sources that save and restore them, if they are programs of their own; or
+// else of this program.
+func buildID() (string, error) {
+	if chosen.id != "" {
+		return chosen.id, nil
+	}
+	return ownID()
+}
+
+// ownID identifies this program, and with it the programs that it embeds.
+var ownID = sync.OnceValues(func() (string, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return "", fmt.Errorf("identify this build: %w", err)

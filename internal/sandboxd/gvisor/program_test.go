@@ -2,9 +2,11 @@ package gvisor
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 )
 
 func TestOpenProgram(t *testing.T) {
@@ -48,5 +50,29 @@ func TestProgramID(t *testing.T) {
 			t.Errorf("%d bytes are %q, %v", len(other), id, err)
 		}
 		seen[id] = true
+	}
+}
+
+// Saved memory is read by builds with the same programs and the same code that reads it.
+func TestMemoryID(t *testing.T) {
+	t.Parallel()
+	sources := func(text string) fs.FS {
+		return fstest.MapFS{"restore.go": {Data: []byte(text)}, "note.txt": {Data: []byte(text)}}
+	}
+	same := memoryID("sentry", "guest", sources("a"))
+	if again := memoryID("sentry", "guest", sources("a")); again != same || len(same) != 32 {
+		t.Errorf("%q, then %q", same, again)
+	}
+	for what, other := range map[string]string{
+		"sentry": memoryID("sentry2", "guest", sources("a")),
+		"guest":  memoryID("sentry", "guest2", sources("a")),
+		"source": memoryID("sentry", "guest", sources("b")),
+	} {
+		if other == same {
+			t.Errorf("another %s does not change the id", what)
+		}
+	}
+	if own := memoryID("sentry", "guest", restorers); own == memoryID("sentry", "guest", fstest.MapFS{}) {
+		t.Error("no sources are embedded")
 	}
 }

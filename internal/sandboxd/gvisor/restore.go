@@ -164,8 +164,8 @@ func canRead(s *machine.State, kind machine.StateKind) error {
 			return err
 		}
 		if s.Build != build {
-			return cay.Errorf(cay.NotSupported, "the machine's memory was saved by another build of cay, and only that can restore it").
-				WithHint("restore its disk, which all later builds can, or use the build with the id %s; this is %s", s.Build, build)
+			return cay.Errorf(cay.NotSupported, "the machine's memory was saved by a build of cay with other programs for sandboxes, and only such a build can restore it").
+				WithHint("restore its disk, which all later builds can, or use a build whose programs have the id %s; those of this build have %s", s.Build, build)
 		}
 	}
 	for _, name := range filesOf(kind) {

@@ -87,7 +87,7 @@ func useProgram() error {
 	if err := errors.Join(err, f.Chmod(0o755), f.Close()); err != nil {
 		return err
 	}
-	return gvisor.UseProgram(f.Name())
+	return gvisor.UseProgram(f.Name(), "", "")
 }
 
 // guestProgram builds cay-guest once for all tests of the package.
