@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,15 +127,16 @@ func (files openFiles) readOnly() (openFiles, error) {
 	return again, nil
 }
 
+// unknownBuild is in the states of machines that an earlier version started, which did
+// not record its programs. No build restores their memory.
+const unknownBuild = "unknown"
+
 // Checkpoint implements machine.Instance.
 func (in *instance) Checkpoint(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
 	if len(p.Mounts) > 0 {
 		return nil, cay.Errorf(cay.Invalid, "a machine's memory is saved with all its mounts, not with %q", p.Mounts)
 	}
-	build, err := buildID()
-	if err != nil {
-		return nil, err
-	}
+	build := cmp.Or(in.st.Build, unknownBuild)
 	return in.saveState(ctx, p, &machine.State{Kind: machine.MemoryState, Build: build})
 }
 

@@ -1,6 +1,7 @@
 package gvisor_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -445,4 +447,26 @@ func TestCheckpoint_Canceled(t *testing.T) {
 		}
 	}
 	goesOn(t, "copy", f.restore(t, f.checkpoint(t)), cmd, cursor, last)
+}
+
+// The memory of a machine that a build with other programs started, and this one has
+// taken over, is refused here: the machine still runs the other sentry.
+func TestCheckpoint_OfOtherBuild(t *testing.T) {
+	t.Parallel()
+	f := openForkable(t, nil)
+	f.restore(t, f.checkpoint(t)) // it is of this build
+	path := filepath.Join(f.dir, f.ID(), "state.json")
+	for _, build := range []string{`"other"`, `""`} { // "": an earlier version has recorded none
+		text := checktest.Must(os.ReadFile(path))(t)
+		changed := regexp.MustCompile(`"build":\s*"[^"]*"`).ReplaceAll(text, []byte(`"build":`+build))
+		if bytes.Equal(changed, text) {
+			t.Fatalf("no build in %s", text)
+		}
+		if err := os.WriteFile(path, changed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.readopt(t)
+		_, err := f.runtime.Restore(t.Context(), f.another(), f.checkpoint(t))
+		checktest.Code(t, err, cay.NotSupported)
+	}
 }

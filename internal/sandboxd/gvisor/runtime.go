@@ -136,6 +136,9 @@ type state struct {
 	// Origin is the kind of state that the machine started from; "" if from its image
 	// alone.
 	Origin machine.StateKind `json:"origin,omitempty"`
+	// Build is the buildID of the daemon that started the machine, whose programs it runs
+	// also under another daemon. Machines of earlier versions have none.
+	Build string `json:"build,omitempty"`
 }
 
 func (r *Runtime) dir(id string) string { return filepath.Join(r.cfg.StateDir, id) }
@@ -254,6 +257,9 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Link: link.inode, Limits: oci.Linux.Resources, Mounts: imageMounts(spec), Drives: spec.Drives()}
 	if from != nil {
 		st.Origin = from.kind
+	}
+	if st.Build, err = buildID(); err != nil {
+		return nil, err
 	}
 	if err := errors.Join(writeJSON(filepath.Join(dir, "state.json"), st), markPause(dir, markRunning)); err != nil {
 		return nil, err

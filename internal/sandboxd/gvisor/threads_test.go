@@ -19,7 +19,9 @@ func TestThreads(t *testing.T) {
 	for i := range more {
 		start := f.runtime.Start
 		if i%2 == 0 {
-			start = func(ctx context.Context, spec machine.Spec) (machine.Instance, error) { return f.runtime.Restore(ctx, spec, dir) }
+			start = func(ctx context.Context, spec machine.Spec) (machine.Instance, error) {
+				return f.runtime.Restore(ctx, spec, dir)
+			}
 		}
 		in, err := start(t.Context(), f.another())
 		if err != nil {
