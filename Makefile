@@ -13,7 +13,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 export CGO_ENABLED = 0
 
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean test race lint changelog deps test-deps
-.PHONY: dist dist-test install-test packaging-test race-all stress leaks crash replace faults fuzz vuln
+.PHONY: dist dist-test install-test packaging-test race-all stress leaks crash replace faults fuzz vuln system-test
 
 .DEFAULT_GOAL := run
 
@@ -80,11 +80,16 @@ js-deps: sdk/js/world/$(NPM)
 # Where cay-sentry begins; see early.Start.
 START_amd64 := -E $(MODULE)/internal/sandboxd/gvisor/sentry/early.Start
 
+# The gVisor that cay-sentry is built with: the module with the edits of internal/sandboxd/gvisor/edits.
+GVISOR := .cache/gvisor
+
 # Both programs are the same wherever the same sources are built: saved memory can be
 # restored by a build that has the same two.
 inside:
+	@mkdir -p .cache
+	$(GO) run ./internal/sandboxd/gvisor/edits -out $(GVISOR)
 	$(GO) build -ldflags '-s -w' -trimpath -buildvcs=false -o $(INSIDE)/cay-guest ./cmd/cay-guest
-	$(GO) build -ldflags '-s -w $(START_$(shell $(GO) env GOARCH))' -trimpath -buildvcs=false -o $(INSIDE)/cay-sentry ./cmd/cay-sentry
+	$(GO) build -ldflags '-s -w $(START_$(shell $(GO) env GOARCH))' -trimpath -buildvcs=false -modfile $(GVISOR).mod -o $(INSIDE)/cay-sentry ./cmd/cay-sentry
 
 ## deps: the Debian packages that make the default image and check images in
 ## tests (only where they are missing)
@@ -142,6 +147,10 @@ replace: deps inside images
 ## leaks: start and remove sandboxes ROUNDS times, and count what is left
 leaks: deps inside images
 	CAY_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -run Leak ./internal/sandboxd/gvisor
+
+## system-test: programs in a sandbox that need much of a kernel, such as FUSE file systems
+system-test: deps inside images
+	CAY_SYSTEM=1 $(GO) test -count=1 -timeout 30m -v -run 'TestSystem' ./internal/sandboxd/gvisor
 
 ## faults: workflows, and what can happen to them: programs of steps, sleeps and
 ## hooks that are killed and cut off ROUNDS times, on both databases

@@ -527,6 +527,7 @@ var mayStartProcesses = map[string]string{
 	"internal/image":                        "mmdebstrap and npm make images; neither runs code of a tenant",
 	"cmd/cay":                               "it becomes a program of its user's, in their own name: cay vercel exec",
 	"bench":                                 "it runs what cay is compared with",
+	"internal/sandboxd/gvisor/edits":        "it asks the go command which packages cay-sentry needs, before cay-sentry is built",
 }
 
 // Tenant code runs in a machine.Runtime and nowhere else. gVisor's own code for
