@@ -53,6 +53,13 @@ func TestFUSE(t *testing.T) {
 		// FUSE_MAX_PAGES, FUSE_DONT_MASK, FUSE_BIG_WRITES, FUSE_NO_OPENDIR_SUPPORT
 		f.want(t, "flags", `grep init /tmp/log`, "init flags 0x1400060")
 	})
+	t.Run("truncates", func(t *testing.T) {
+		// FATTR_SIZE and FATTR_FH
+		f.want(t, "open again", `echo long >> /mnt/short; echo b > /mnt/short; cat /mnt/short; grep 'setattr short' /tmp/log`, "b\nsetattr short 0x48")
+	})
+	t.Run("mountinfo", func(t *testing.T) {
+		f.want(t, "read by the server", `mkdir /mnt/mountinfo && grep -h ^mountinfo /tmp/log`, "mountinfo true <nil>")
+	})
 	t.Run("subtype", func(t *testing.T) {
 		f.want(t, "mounts", `grep -h ' /mnt ' /proc/mounts /proc/self/mountinfo | grep -c ' fuse\.fusetest '`, "2")
 	})

@@ -6,7 +6,8 @@
 //
 // It mounts itself, goes on in the background, keeps all files in its memory, and writes a
 // line for each request to LOG. The answer to a request about a name that begins with
-// "signal" comes after the caller has got SIGUSR1.
+// "signal" comes after the caller has got SIGUSR1, of a name that begins with "mountinfo" after
+// the server has read the list of mounts.
 package main
 
 import (
@@ -113,6 +114,10 @@ func (s *server) serve() error {
 		if strings.HasPrefix(subject, "signal") {
 			s.signal(pid)
 		}
+		if strings.HasPrefix(subject, "mountinfo") {
+			list, err := os.ReadFile("/proc/self/mountinfo")
+			fmt.Fprintln(s.log, "mountinfo", bytes.Contains(list, []byte(" - fuse.fusetest ")), err)
+		}
 		head := make([]byte, headerOut, headerOut+len(out))
 		binary.LittleEndian.PutUint32(head, uint32(headerOut+len(out)))
 		binary.LittleEndian.PutUint32(head[4:], uint32(-int32(errno)))
@@ -126,7 +131,11 @@ func (s *server) serve() error {
 // signal interrupts the caller, and gives it the time to ask again, which it must not.
 func (s *server) signal(pid uint32) {
 	fmt.Fprintln(s.log, "signal", unix.Kill(int(pid), unix.SIGUSR1))
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.device), Events: unix.POLLIN}}, 200)
+	wait := []unix.PollFd{{Fd: int32(s.device), Events: unix.POLLIN}}
+	n, err := unix.Poll(wait, 200)
+	for err == unix.EINTR { // a signal of Go's runtime
+		n, err = unix.Poll(wait, 200)
+	}
 	fmt.Fprintln(s.log, "requests meanwhile", n, err)
 }
 

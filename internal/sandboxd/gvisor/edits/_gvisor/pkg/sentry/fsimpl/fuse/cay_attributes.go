@@ -39,3 +39,6 @@ func statFromFUSEAttr(attr linux.FUSEAttr, mask, devMinor uint32) linux.Statx {
 	stat.Mask = mask
 	return stat
 }
+
+// Device returns the device of the file system, without asking the server and without locks.
+func (fs *filesystem) Device() (major, minor uint32) { return linux.UNNAMED_MAJOR, fs.devMinor }
