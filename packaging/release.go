@@ -133,7 +133,10 @@ func (r *release) build(arch, work string) (*programs, error) {
 	if err := r.compile(arch, p.guest, "./cmd/cay-guest", "-s -w"); err != nil {
 		return nil, err
 	}
-	if err := r.compile(arch, p.sentry, "./cmd/cay-sentry", "-s -w"+entryPoint[arch]); err != nil {
+	if err := r.editGVisor(arch); err != nil {
+		return nil, err
+	}
+	if err := r.compile(arch, p.sentry, "./cmd/cay-sentry", "-s -w"+entryPoint[arch], "-modfile", editedGVisor+".mod"); err != nil {
 		return nil, err
 	}
 	inside := filepath.Join(r.repo, "internal/embedded/files")
@@ -148,6 +151,19 @@ func (r *release) build(arch, work string) (*programs, error) {
 		return nil, err
 	}
 	return p, r.compile(arch, p.cay, "./cmd/cay", "-s -w -X "+module+".version="+r.version, "-overlay", list)
+}
+
+// editedGVisor is the gVisor that cay-sentry is built with, as in the Makefile. The path is
+// part of the program, which identifies saved memory.
+const editedGVisor = ".cache/gvisor"
+
+// editGVisor writes the edited gVisor for an architecture, in place of that of another.
+func (r *release) editGVisor(arch string) error {
+	if err := os.MkdirAll(filepath.Join(r.repo, filepath.Dir(editedGVisor)), 0o755); err != nil {
+		return err
+	}
+	_, err := command(r.repo, nil, "go", "run", "./internal/sandboxd/gvisor/edits", "-out", editedGVisor, "-arch", arch)
+	return err
 }
 
 // compile builds a package reproducibly.

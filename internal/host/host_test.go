@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -136,7 +137,7 @@ func TestReader_Busy(t *testing.T) {
 		t.Errorf("busy is %v, want 0.4", h.CPUBusy)
 	}
 	stat("cpu 250 0 110 800 120 0 5 15 0 0\n")
-	if again, err := r.Read(t.Context()); err != nil || again != h {
+	if again, err := r.Read(t.Context()); err != nil || !reflect.DeepEqual(again, h) {
 		t.Errorf("a second reading is %+v, %v; want that of before", again, err)
 	}
 	r.last = account.Host{} // a second later

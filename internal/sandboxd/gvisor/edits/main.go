@@ -38,18 +38,19 @@ var added embed.FS
 func main() {
 	out := flag.String("out", "", "directory to write, below the current directory, which has cay's go.mod")
 	program := flag.String("program", "./cmd/cay-sentry", "the package whose needs of gVisor are written")
+	arch := flag.String("arch", "", "GOARCH of the program (default: that of this machine)")
 	flag.Parse()
-	if err := run(*out, *program); err != nil {
+	if err := run(*out, *program, *arch); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(out, program string) error {
+func run(out, program, arch string) error {
 	if !filepath.IsLocal(out) || out == "." {
 		return fmt.Errorf("-out %q is not below the current directory", out)
 	}
-	root, dirs, err := packages(program)
+	root, dirs, err := packages(program, arch)
 	if err != nil {
 		return err
 	}
@@ -71,10 +72,13 @@ func run(out, program string) error {
 }
 
 // packages returns the directory of the gVisor module, and the directories below it whose
-// packages a program needs.
-func packages(program string) (root string, dirs []string, err error) {
+// packages a program needs on an architecture.
+func packages(program, arch string) (root string, dirs []string, err error) {
 	list := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if eq .Path \""+gvisor+"\"}}{{.Dir}}\t{{$.Dir}}{{end}}{{end}}", program)
 	list.Stderr = os.Stderr
+	if arch != "" {
+		list.Env = append(os.Environ(), "GOARCH="+arch)
+	}
 	text, err := list.Output()
 	if err != nil {
 		return "", nil, fmt.Errorf("list the packages of %s: %w", program, err)

@@ -14,7 +14,7 @@ import (
 
 // The edits fit the gVisor of go.mod, and each file in _gvisor is added where it belongs.
 func TestWrite(t *testing.T) {
-	root, dirs, err := packages("github.com/cayhq/cay/cmd/cay-sentry")
+	root, dirs, err := packages("github.com/cayhq/cay/cmd/cay-sentry", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestEdit_fails(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if err := run("../out", "./cmd/cay-sentry"); err == nil {
+	if err := run("../out", "./cmd/cay-sentry", ""); err == nil {
 		t.Error("wrote outside of the current directory")
 	}
 }
