@@ -55,6 +55,7 @@ func tryNamespace() error {
 		uid, gid = 65534, 65534
 	}
 	cmd := exec.Command("/proc/self/exe", "version")
+	cmd.Args[0] = os.Args[0] // named after the file, it would be a sentry
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},

@@ -141,7 +141,7 @@ func (i installation) open(ctx context.Context, o opening) (_ *sandboxd.Engine, 
 		DB: d, Runtime: rt, Images: storeImages{images}, Accounts: sandboxtest.NewAccounts(), Secrets: secrets,
 		Snapshots: snapshot.New(snapshots), Tool: i.Tool, Gateway: network.GatewayAddr, Nameserver: network.GatewayAddr,
 		Pools:  []sandboxd.PoolConfig{{Size: 1}},
-		Limits: sandboxd.Limits{SnapshotGrace: time.Millisecond}, Logger: log, Reached: o.reached,
+		Limits: sandboxd.Limits{SnapshotGrace: snapshotGrace}, Logger: log, Reached: o.reached,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -154,6 +154,10 @@ func (i installation) open(ctx context.Context, o opening) (_ *sandboxd.Engine, 
 	}
 	return e, closeAll, e.Open(ctx)
 }
+
+// snapshotGrace is longer than the time from a snapshot's files to its row, also on a busy
+// machine: with less the collection would remove the files of a snapshot whose row comes.
+const snapshotGrace = 2 * time.Second
 
 // lead runs a life, and prints its reports to out.
 func lead(l life, out, log io.Writer) error {
