@@ -73,7 +73,17 @@ func (w *writer) join(ctx context.Context, sync func() error, alone bool, f func
 			return nil, err
 		}
 	}
+	shared := g.members > 0
 	if err := w.run(ctx, g, f); err != nil {
+		if !shared {
+			return nil, err
+		}
+		// f may have failed because of what earlier members did. The caller must find
+		// that in the database, or nobody has done it.
+		<-g.done
+		if g.err != nil {
+			return nil, errLost
+		}
 		return nil, err
 	}
 	w.next(g)

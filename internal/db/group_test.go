@@ -193,3 +193,33 @@ func TestGroup_GivesUp(t *testing.T) {
 	}, g.insert(t, "a"), cancel)
 	g.expect(t, "a")
 }
+
+// A transaction that fails because of what an earlier one in its group did returns when
+// readers find that, too: a caller whose insert finds the row taken then reads the row.
+func TestGroup_FailureFindsItsCause(t *testing.T) {
+	t.Parallel()
+	g := openGroup(t)
+	second := func() {
+		err := g.Write(t.Context(), func(tx *db.Tx) error { return insertName(t.Context(), tx, "a") })
+		if err == nil {
+			t.Error("a name was inserted twice")
+		}
+		var n int
+		if err := g.QueryRow(t.Context(), `SELECT count(*) FROM names WHERE name = 'a'`).Scan(&n); err != nil || n != 1 {
+			t.Errorf("the first name is there %d times, %v", n, err)
+		}
+	}
+	many := func() { // keeps the group from its commit
+		if err := g.Write(t.Context(), func(tx *db.Tx) error {
+			for i := range 1000 {
+				if err := insertName(t.Context(), tx, fmt.Sprint(i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	g.behind(t, g.insert(t, "a"), second, many)
+}
