@@ -17,8 +17,8 @@ import (
 	"github.com/cayhq/cay/sandbox"
 )
 
-// serveDaemon runs a daemon that logs to w until ctx ends. It is the main process of a unit
-// of systemd, if that has started it.
+// serveDaemon runs a daemon that logs to w until ctx ends. The daemon notifies systemd if
+// systemd has started this process.
 func serveDaemon(stdout, w *os.File) func(context.Context, config.Config, <-chan func() (config.Config, error), func(url, gatewayURL string)) error {
 	return func(ctx context.Context, cfg config.Config, reload <-chan func() (config.Config, error), ready func(url, gatewayURL string)) error {
 		unit := systemd.FromEnv(os.Getenv, os.Getpid())

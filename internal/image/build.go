@@ -126,17 +126,26 @@ var packageName = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+$`)
 // maxPackages is how many packages may be added to the default image.
 const maxPackages = 200
 
+// checkPackages checks the names of packages that are added to the default image. Errors:
+// invalid.
+func checkPackages(packages []string) error {
+	if len(packages) > maxPackages {
+		return cay.Errorf(cay.Invalid, "%d packages are more than %d", len(packages), maxPackages)
+	}
+	for _, p := range packages {
+		if !packageName.MatchString(p) {
+			return cay.Errorf(cay.Invalid, "%.100q is not the name of a Debian package", p).WithHint("names are of lower-case letters, digits, and + - .")
+		}
+	}
+	return nil
+}
+
 // BuildDefault makes the default image anew, with Debian packages added to its own.
 // Errors: as Build; invalid (a name), not_found (Debian has no such package), conflict (the
 // image was made at the same time with other packages).
 func (s *Store) BuildDefault(ctx context.Context, packages []string, progress func(sandbox.ImageProgress)) (*sandbox.Image, error) {
-	if len(packages) > maxPackages {
-		return nil, cay.Errorf(cay.Invalid, "%d packages are more than %d", len(packages), maxPackages)
-	}
-	for _, p := range packages {
-		if !packageName.MatchString(p) {
-			return nil, cay.Errorf(cay.Invalid, "%q is not the name of a Debian package", p).WithHint("names are of lower-case letters, digits, and + - .")
-		}
+	if err := checkPackages(packages); err != nil {
+		return nil, err
 	}
 	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
 	l, err := s.build(ctx, DefaultRef, packages, progress, time.Now())

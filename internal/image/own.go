@@ -38,7 +38,9 @@ type ownImage struct {
 	Digest rootfs.Digest `json:"digest"`
 	Source string        `json:"source"`
 	Origin string        `json:"origin,omitempty"` // of an image that cay has built
-	Config string        `json:"config"`           // the member of the archive with its configuration
+	// Packages were added to the default image; with the recipe they make the origin.
+	Packages []string `json:"packages,omitempty"`
+	Config   string   `json:"config"` // the member of the archive with its configuration
 }
 
 // add adds an exported image. An image that a digest names has no name to import it under.
@@ -61,7 +63,7 @@ func (m *ownManifest) add(s *Store, ref string, of sandbox.Image, packed v1.Imag
 		if err := readJSON(s.recordPath(img.Digest), &r); err != nil {
 			return err
 		}
-		img.Origin = r.Origin
+		img.Origin, img.Packages = r.Origin, r.Packages
 	}
 	m.Images = append(m.Images, img)
 	return nil
@@ -164,8 +166,10 @@ func (s *Store) checkOwn(img ownImage) error {
 		return cay.Errorf(cay.PermissionDenied, "the archive has the image %q, from which all teams start: only an admin token may bring it", name)
 	case built && (img.Source != recipe.source || !recipeOrigin.MatchString(img.Origin)):
 		return cay.Errorf(cay.Invalid, "the archive has an image %q that cay has not built", name)
+	case len(img.Packages) > 0 && name != DefaultRef:
+		return cay.Errorf(cay.Invalid, "the archive has an image %q with added packages, which only %q has", name, DefaultRef)
 	}
-	return nil
+	return checkPackages(img.Packages)
 }
 
 // importOne imports one image of an archive.
@@ -182,7 +186,7 @@ func (s *Store) importOne(ctx context.Context, a *archive, img ownImage, progres
 		}
 		r := record{Source: SourceImport, want: img.Digest}
 		if IsBuilt(name) {
-			r.Source, r.Origin = img.Source, img.Origin
+			r.Source, r.Origin, r.Packages = img.Source, img.Origin, img.Packages
 		} else if img.Source == SourceRuntime {
 			r.Source = SourceRuntime // it is no root file system, under whatever name
 		}

@@ -46,6 +46,31 @@ func withOwn(t *testing.T, archive []byte, change func(own map[string]any)) []by
 // first is the first image of a cay.json.
 func first(own map[string]any) map[string]any { return own["images"].([]any)[0].(map[string]any) }
 
+// asDebian makes the first image of a cay.json one that cay has built.
+func asDebian(own map[string]any) {
+	first(own)["ref"], first(own)["source"], first(own)["origin"] = "debian", "debian", "recipe:"+strings.Repeat("0", 32)
+}
+
+// The packages that were added to the default image are known after an import, too: else it
+// would be made anew without them.
+func TestStore_ImportOwn_packages(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	checktest.Must(s.Import(t.Context(), "other", bytes.NewReader(tarOf(t, file("other", ""))), nil))(t)
+	archive := withOwn(t, exported(t, s, "other"), func(own map[string]any) {
+		asDebian(own)
+		first(own)["packages"] = []any{"ffmpeg", "jq"}
+	})
+	into := newStore(t)
+	for range 2 { // the second time from its own archive
+		got := checktest.Must(into.Import(t.Context(), "", bytes.NewReader(archive), nil))(t)
+		if !reflect.DeepEqual(got.Packages, []string{"ffmpeg", "jq"}) {
+			t.Fatalf("packages: %q", got.Packages)
+		}
+		archive, into = exported(t, into, "debian"), newStore(t)
+	}
+}
+
 // An archive of Export brings its images under their names and digests, or nothing.
 func TestStore_ImportOwn(t *testing.T) {
 	t.Parallel()
@@ -84,6 +109,11 @@ func TestStore_ImportOwn(t *testing.T) {
 		"as built by cay":    func(own map[string]any) { first(own)["ref"] = "debian" },
 		"an unknown origin": func(own map[string]any) {
 			first(own)["ref"], first(own)["source"], first(own)["origin"] = "debian", "debian", "recipe:"
+		},
+		"a package of another image": func(own map[string]any) { first(own)["packages"] = []any{"jq"} },
+		"no name of a package": func(own map[string]any) {
+			asDebian(own)
+			first(own)["packages"] = []any{"--include=jq"}
 		},
 		"nothing":  func(own map[string]any) { own["images"] = []any{} },
 		"too many": func(own map[string]any) { own["images"] = make([]any, 101) },

@@ -107,10 +107,10 @@ func memoryID(sentryID, guestID string, sources fs.FS) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// buildID identifies what can read the memory that this program saves. Saved memory
-// contains the guest's program, and is a state of the sentry's. So it is an id of these
-// two, with the sources that save and restore them, if they are programs of their own; or
-// else of this program.
+// buildID identifies the builds that can read the memory that this program saves. Saved
+// memory contains the guest's program and is a state of the sentry. If both are separate
+// programs, buildID is a hash of them and of the sources that save and restore memory;
+// otherwise it is the build id of this program.
 func buildID() (string, error) {
 	if chosen.id != "" {
 		return chosen.id, nil
