@@ -296,7 +296,8 @@ func outpost(routes string) (daemon.Options, error) {
 }
 
 // Row N19: without a daemon there is no egress, and the next daemon applies the
-// policy of that time.
+// policy of that time. The guest may notice nothing: its link outlives the daemon, and the
+// next daemon can answer the packets that wait there before the guest's timeouts.
 func TestEgress_DaemonKilled(t *testing.T) {
 	t.Parallel()
 	n := networktest.Start(t)
@@ -369,13 +370,6 @@ with ThreadPoolExecutor(len(targets)) as pool, open("/tmp/log", "w", buffering=1
 	}
 	if r := n.Requests(dead); len(r) == 0 || !strings.HasPrefix(r[0].URI, "/api.example.com/") {
 		t.Errorf("after adoption the guest asked for %v", r)
-	}
-	log, err := c.Run(ctx, sb.ID, sandbox.CommandParams{Argv: []string{"cat", "/tmp/log"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(log.Stdout), "Error") && !strings.Contains(string(log.Stdout), "timeout") {
-		t.Errorf("the guest noticed nothing: %s", log.Stdout)
 	}
 	if err := c.Delete(ctx, sb.ID); err != nil {
 		t.Error(err)

@@ -78,6 +78,7 @@ func testHooks(t *testing.T, b Backend) {
 	checktest.Code(t, resume(workflow.ResumeParams{Token: token}), cay.NotFound, "a disposed hook")
 	j.append(completed("out"))
 	checktest.Code(t, resume(workflow.ResumeParams{Token: "web"}), cay.NotFound, "a hook of a run that has ended")
+	ended(t, b, j.run, workflow.StatusCompleted) // an end is delivered before it is stored
 	_, err = b.GetHook(t.Context(), "web")
 	checktest.Code(t, err, cay.NotFound, "getting it")
 }
