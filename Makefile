@@ -12,6 +12,10 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 # gVisor does not work in a binary built with cgo.
 export CGO_ENABLED = 0
 
+# All Go commands below compile with the same flags, so that one finds in Go's cache what another
+# has compiled. -trimpath makes the programs the same wherever the same sources are built.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath)
+
 .PHONY: run demo build ui ui-deps ui-test js js-deps inside images clean test race lint changelog deps test-deps
 .PHONY: dist dist-test install-test packaging-test race-all stress leaks crash replace faults fuzz vuln system-test
 
@@ -32,7 +36,7 @@ demo: deps build
 
 ## build: bin/cay, with the programs of sandboxes inside
 build: inside
-	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay ./cmd/cay
+	$(build_edited) -ldflags '$(LDFLAGS)' -o bin/cay ./cmd/cay
 
 ## dist: packages for Debian and RPM, tarballs, container images, SBOM and checksums of this
 ## commit in bin/dist
@@ -81,15 +85,17 @@ js-deps: sdk/js/world/$(NPM)
 START_amd64 := -E $(MODULE)/internal/sandboxd/gvisor/sentry/early.Start
 
 # The gVisor that cay-sentry is built with: the module with the edits of internal/sandboxd/gvisor/edits.
+# cay is built with it, too: the edits change nothing that cay uses, and gVisor is compiled once.
 GVISOR := .cache/gvisor
+build_edited = $(GO) build -modfile $(GVISOR).mod
 
-# Both programs are the same wherever the same sources are built: saved memory can be
+# Both programs are the same wherever the same sources are built (-trimpath): saved memory can be
 # restored by a build that has the same two.
 inside:
 	@mkdir -p .cache
 	$(GO) run ./internal/sandboxd/gvisor/edits -out $(GVISOR)
-	$(GO) build -ldflags '-s -w' -trimpath -buildvcs=false -o $(INSIDE)/cay-guest ./cmd/cay-guest
-	$(GO) build -ldflags '-s -w $(START_$(shell $(GO) env GOARCH))' -trimpath -buildvcs=false -modfile $(GVISOR).mod -o $(INSIDE)/cay-sentry ./cmd/cay-sentry
+	$(GO) build -ldflags '-s -w' -buildvcs=false -o $(INSIDE)/cay-guest ./cmd/cay-guest
+	$(build_edited) -ldflags '-s -w $(START_$(shell $(GO) env GOARCH))' -buildvcs=false -o $(INSIDE)/cay-sentry ./cmd/cay-sentry
 
 ## deps: the Debian packages that make the default image and check images in
 ## tests (only where they are missing)

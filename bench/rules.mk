@@ -18,7 +18,7 @@ opponents:
 
 ## cay-bench: bin/cay-bench, which measures; it is no part of the release
 cay-bench: inside
-	$(GO) build -ldflags '$(LDFLAGS)' -o bin/cay-bench ./cmd/cay-bench
+	$(build_edited) -ldflags '$(LDFLAGS)' -o bin/cay-bench ./cmd/cay-bench
 
 ## bench: measure this machine; see docs/benchmarks.md
 bench: build cay-bench opponents

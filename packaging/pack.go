@@ -79,7 +79,7 @@ func (r *release) pack(w io.Writer, format, arch string, content []file) error {
 // scripts writes the maintainer scripts of a format into dir.
 func scripts(dir, format string) (s nfpm.Scripts, err error) {
 	for name, to := range map[string]*string{
-		"postinstall": &s.PostInstall, "preremove": &s.PreRemove, "postremove": &s.PostRemove,
+		"preinstall": &s.PreInstall, "postinstall": &s.PostInstall, "preremove": &s.PreRemove, "postremove": &s.PostRemove,
 	} {
 		b, err := handmade.ReadFile(path.Join("files", format, name+".sh"))
 		if err != nil {

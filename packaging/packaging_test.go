@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -255,5 +256,29 @@ func TestLocked(t *testing.T) {
 	}
 	if len(all) != 1 || all[0].PURL != "pkg:npm/%40a/b@2.0.0" || all[0].Hashes[0].Content != "000102" {
 		t.Errorf("got %+v", all)
+	}
+}
+
+func TestLibraryOf(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		m    debug.Module
+		want string
+		has  property
+	}{
+		{"Plain", debug.Module{Path: "a.example/b", Version: "v1.2.3", Sum: "h1:x"}, "pkg:golang/a.example/b@v1.2.3", property{"cay:go.sum", "h1:x"}},
+		{"Replaced", debug.Module{Path: "a.example/b", Version: "v1.2.3", Replace: &debug.Module{Path: "c.example/d", Version: "v2.0.0", Sum: "h1:y"}},
+			"pkg:golang/c.example/d@v2.0.0", property{"cay:go.sum", "h1:y"}},
+		{"Edited", debug.Module{Path: "a.example/b", Version: "v1.2.3", Replace: &debug.Module{Path: "./.cache/b", Version: "(devel)"}},
+			"pkg:golang/a.example/b@v1.2.3", property{"cay:edited", "by internal/sandboxd/gvisor/edits"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := libraryOf(&tc.m)
+			if c.PURL != tc.want || len(c.Properties) != 1 || c.Properties[0] != tc.has {
+				t.Errorf("got %+v, want %s with %v", c, tc.want, tc.has)
+			}
+		})
 	}
 }

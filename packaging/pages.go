@@ -60,7 +60,7 @@ func (r *release) pages(cay string) (*pages, error) {
 			return nil, err
 		}
 	}
-	if p.changelog, err = command(r.repo, nil, "go", "run", "./internal/changelog", r.changelog); err != nil {
+	if p.changelog, err = command(r.repo, []string{"GOFLAGS=-trimpath"}, "go", "run", "./internal/changelog", r.changelog); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -150,10 +150,10 @@ func (r *release) build(arch, work string) (*programs, error) {
 	if err := os.WriteFile(list, overlay, 0o644); err != nil {
 		return nil, err
 	}
-	return p, r.compile(arch, p.cay, "./cmd/cay", "-s -w -X "+module+".version="+r.version, "-overlay", list)
+	return p, r.compile(arch, p.cay, "./cmd/cay", "-s -w -X "+module+".version="+r.version, "-modfile", editedGVisor+".mod", "-overlay", list)
 }
 
-// editedGVisor is the gVisor that cay-sentry is built with, as in the Makefile. The path is
+// editedGVisor is the gVisor that cay-sentry and cay are built with, as in the Makefile. The path is
 // part of the program, which identifies saved memory.
 const editedGVisor = ".cache/gvisor"
 
@@ -162,7 +162,7 @@ func (r *release) editGVisor(arch string) error {
 	if err := os.MkdirAll(filepath.Join(r.repo, filepath.Dir(editedGVisor)), 0o755); err != nil {
 		return err
 	}
-	_, err := command(r.repo, nil, "go", "run", "./internal/sandboxd/gvisor/edits", "-out", editedGVisor, "-arch", arch)
+	_, err := command(r.repo, []string{"GOFLAGS=-trimpath"}, "go", "run", "./internal/sandboxd/gvisor/edits", "-out", editedGVisor, "-arch", arch)
 	return err
 }
 

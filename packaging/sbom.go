@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -71,14 +72,7 @@ func (r *release) components(w io.Writer, p *programs) error {
 		}
 		goVersion = strings.TrimPrefix(info.GoVersion, "go")
 		for _, m := range info.Deps {
-			if m.Replace != nil {
-				m = m.Replace
-			}
-			c := component{Type: "library", Name: m.Path, Version: m.Version, PURL: "pkg:golang/" + m.Path + "@" + url.PathEscape(m.Version)}
-			c.Ref = c.PURL
-			if m.Sum != "" {
-				c.Properties = []property{{"cay:go.sum", m.Sum}}
-			}
+			c := libraryOf(m)
 			found[c.Ref] = c
 		}
 	}
@@ -114,6 +108,24 @@ func (r *release) components(w io.Writer, p *programs) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(doc)
+}
+
+// libraryOf describes a module as the linker has noted it. A module that a directory replaces
+// keeps its name and version: the directory has the edited gVisor, which "make inside" wrote.
+func libraryOf(m *debug.Module) component {
+	edited := m.Replace != nil && (m.Replace.Version == "" || m.Replace.Version == "(devel)")
+	if m.Replace != nil && !edited {
+		m = m.Replace
+	}
+	c := component{Type: "library", Name: m.Path, Version: m.Version, PURL: "pkg:golang/" + m.Path + "@" + url.PathEscape(m.Version)}
+	c.Ref = c.PURL
+	switch {
+	case edited:
+		c.Properties = []property{{"cay:edited", "by internal/sandboxd/gvisor/edits"}}
+	case m.Sum != "":
+		c.Properties = []property{{"cay:go.sum", m.Sum}}
+	}
+	return c
 }
 
 // uuidOf makes a UUID, version 8, of a hash.

@@ -77,7 +77,7 @@ func TestGoVet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(args[0], args[1:]...)
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+			cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod", "GOPROXY=off", "GOWORK=off")
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				t.Error("it found nothing wrong")

@@ -171,13 +171,15 @@ func (a *app) useContext() error {
 	if err != nil || name == "" {
 		return err
 	}
-	store, err := openContexts()
-	if err != nil {
-		return err
-	}
-	d, err := store.get(name)
-	if err != nil {
-		return err
+	var d namedDaemon
+	if name != localContext { // which needs no directory: systemd gives a service no HOME
+		store, err := openContexts()
+		if err != nil {
+			return err
+		}
+		if d, err = store.get(name); err != nil {
+			return err
+		}
 	}
 	if name == localContext && a.context != "" {
 		d.URL = wire.DefaultURL // not $CAY_URL

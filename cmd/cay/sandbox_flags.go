@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -91,31 +92,66 @@ func (a *app) ensureImages(ctx context.Context, c *sandbox.Client, p sandbox.Cre
 		}
 	}
 	images := c.Images()
+	var missing []string
 	for _, ref := range refs {
 		_, err := images.Get(ctx, ref)
-		if err == nil {
-			continue
-		}
-		if cay.CodeOf(err) != cay.NotFound {
+		switch {
+		case cay.CodeOf(err) == cay.NotFound:
+			missing = append(missing, ref)
+		case err != nil:
 			return err
 		}
-		prog := a.newProgress(quiet)
-		if ref == defaultImage || slices.Contains(sandbox.Runtimes, ref) {
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	// The runtime is downloaded while the image is made. Progress is shown of the image, which
+	// takes longer.
+	ctx, cancel := context.WithCancel(ctx)
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel()
+	failed := make(chan error, len(missing))
+	for _, ref := range missing {
+		if isBuilt(ref) {
 			a.note(quiet, "building %s, once on this machine", ref)
-			_, err = images.Build(ctx, ref, prog.image)
 		} else {
 			a.note(quiet, "pulling %s", ref)
-			_, err = images.Pull(ctx, ref, prog.image)
 		}
-		prog.done()
-		if err == nil {
-			continue
-		}
-		if _, gerr := images.Get(ctx, ref); gerr != nil {
-			return err
-		} // somebody else was faster
 	}
-	return nil
+	for _, ref := range missing[1:] {
+		others.Go(func() { failed <- obtainImage(ctx, images, ref, nil) })
+	}
+	prog := a.newProgress(quiet)
+	err := obtainImage(ctx, images, missing[0], prog)
+	prog.done()
+	for range missing[1:] {
+		if err != nil {
+			return err
+		}
+		err = <-failed
+	}
+	return err
+}
+
+// isBuilt reports whether cay builds the image that ref names.
+func isBuilt(ref string) bool {
+	return ref == defaultImage || slices.Contains(sandbox.Runtimes, ref)
+}
+
+// obtainImage builds or pulls an image that is missing, with prog, if that is not nil.
+func obtainImage(ctx context.Context, images *sandbox.Images, ref string, prog *progress) (err error) {
+	if isBuilt(ref) {
+		_, err = images.Build(ctx, ref, prog.image)
+	} else {
+		_, err = images.Pull(ctx, ref, prog.image)
+	}
+	if err != nil {
+		if _, gerr := images.Get(ctx, ref); gerr == nil {
+			return nil // somebody else was faster
+		}
+	}
+	return err
 }
 
 // note prints a message about the progress on standard error.

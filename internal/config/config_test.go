@@ -294,3 +294,17 @@ func TestPreviewURL(t *testing.T) {
 		})
 	}
 }
+
+// A file whose settings are all commented out, as the packages install it, changes nothing.
+func TestLoad_Comments(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"\n", "# all\n\n#listen: 127.0.0.1:1\n"} {
+		c, err := load(t, file, nil, nil)
+		if err != nil {
+			t.Fatalf("%q: %v", file, err)
+		}
+		if want := config.Default(); !reflect.DeepEqual(c, want) {
+			t.Errorf("%q: got %+v, want %+v", file, c, want)
+		}
+	}
+}

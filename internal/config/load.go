@@ -92,12 +92,14 @@ func (c *Config) readFile(path string) error {
 
 func (c *Config) readYAML(path string, b []byte) error {
 	d := yaml.NewDecoder(bytes.NewReader(b), yaml.Strict())
-	err := d.Decode(c)
-	if errors.Is(err, io.EOF) { // nothing but comments
+	read := *c // the library empties it if there is nothing but comments
+	err := d.Decode(&read)
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	if err == nil {
 		if err = d.Decode(new(any)); errors.Is(err, io.EOF) {
+			*c = read
 			return nil
 		}
 		if err == nil {

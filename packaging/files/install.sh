@@ -14,7 +14,8 @@ while [ $# -gt 0 ]; do
 done
 if [ -n "$remove" ]; then
     find usr -type f | while read -r f; do rm -f "$root/$f"; done
-    rmdir "$root/usr/share/doc/cay" 2>/dev/null || true
+    # Directories that other programs use, too, stay unless they are empty.
+    for dir in doc/cay fish/vendor_completions.d fish; do rmdir "$root/usr/share/$dir" 2>/dev/null || true; done
     exit 0
 fi
 # The program is replaced as a whole, also while it runs.

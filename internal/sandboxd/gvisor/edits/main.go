@@ -1,10 +1,12 @@
 // Command edits writes the gVisor that cay-sentry is built with: the packages of the module
-// that cay-sentry needs, with the edits of this package. "make inside" runs it:
+// that cay and cay-sentry need, with the edits of this package. "make inside" runs it:
 //
 //	go run ./internal/sandboxd/gvisor/edits -out .cache/gvisor
 //
 // It also writes .cache/gvisor.mod and .cache/gvisor.sum, a copy of cay's go.mod that replaces
-// gVisor by that directory, for "go build -modfile". All other builds use the module as it is.
+// gVisor by that directory, for "go build -modfile". "make build" builds cay with it as well:
+// the edits change nothing that cay uses, and gVisor is compiled once. All other builds use
+// the module as it is.
 //
 // An edit names a file and a declaration in it, and gives the declaration another name, a
 // further field, or another value. The code that stands there instead is in files of our own,
@@ -37,7 +39,7 @@ var added embed.FS
 
 func main() {
 	out := flag.String("out", "", "directory to write, below the current directory, which has cay's go.mod")
-	program := flag.String("program", "./cmd/cay-sentry", "the package whose needs of gVisor are written")
+	program := flag.String("program", "./cmd/cay", "the package whose needs of gVisor are written; cay needs all that cay-sentry does")
 	arch := flag.String("arch", "", "GOARCH of the program (default: that of this machine)")
 	flag.Parse()
 	if err := run(*out, *program, *arch); err != nil {
