@@ -241,7 +241,7 @@ func (c *Client) Limits(ctx context.Context) ([]Limit, error) {
 }
 
 // SetLimit limits how many runs of a workflow of an external runtime are running at one
-// time, and how many start within a period. Errors: invalid, quota_exceeded, not_supported,
+// time, and how many start within a period, and sets their priority. Errors: invalid, quota_exceeded, not_supported,
 // conflict (workers of cay declare the workflow: see Concurrency and RateLimit).
 func (c *Client) SetLimit(ctx context.Context, l Limit) (*Limit, error) {
 	return c.backend.PutLimit(ctx, l)

@@ -17,7 +17,7 @@ import (
 
 func newWorkflowLimit(a *app, f *workflowFlags) *cobra.Command {
 	c := newNoun("limit", "Limit the runs of workflows in JavaScript",
-		"Limit how many runs of a workflow of the Workflow SDK are running, and how often they\nstart. WORKFLOW is its name as \"cay workflow list\" prints it. Workflows in Go declare\ntheir limits in their code.",
+		"Limit how many runs of a workflow of the Workflow SDK are running, and how often they\nstart, and say which go first. WORKFLOW is its name as \"cay workflow list\" prints it. Workflows in Go declare\ntheir limits in their code.",
 		newLimitList(a, f), newLimitSet(a, f), newLimitDelete(a, f))
 	c.Aliases = []string{"limits"}
 	return c
@@ -39,9 +39,9 @@ func newLimitList(a *app, f *workflowFlags) *cobra.Command {
 				limits[i] = *protocol.LimitOf(&all[i])
 			}
 			return a.show(limits, func(w io.Writer) {
-				t := newTable("WORKFLOW", "CONCURRENCY", "RATE")
+				t := newTable("WORKFLOW", "CONCURRENCY", "RATE", "PRIORITY")
 				for i := range all {
-					t.row(all[i].Workflow, concurrencyText(&all[i]), rateText(&all[i]))
+					t.row(all[i].Workflow, concurrencyText(&all[i]), rateText(&all[i]), strconv.Itoa(all[i].Priority))
 				}
 				t.print(w)
 			})
@@ -65,7 +65,9 @@ func rateText(l *workflow.Limit) string {
 
 const limitSetHelp = `Limit a workflow of the Workflow SDK, and replace the limit that it had. Runs that may
 not start yet stay pending, and start in the order in which they were created. Runs that
-have started go on.`
+have started go on. When the app has no room for all messages that are due, those of runs
+of workflows with a higher priority are delivered first, from the first message of a run to
+its last. A workflow without a limit has priority 0.`
 
 func newLimitSet(a *app, f *workflowFlags) *cobra.Command {
 	var l workflow.Limit
@@ -73,15 +75,17 @@ func newLimitSet(a *app, f *workflowFlags) *cobra.Command {
 	c := &cobra.Command{
 		Use: "set WORKFLOW", Short: "Limit the runs of a workflow", Long: limitSetHelp,
 		Example: `  cay workflow limit set workflow//./workflows/order//order --concurrency 5
-  cay workflow limit set workflow//./workflows/mail//mail --rate 100/1m`,
+  cay workflow limit set workflow//./workflows/mail//mail --rate 100/1m
+  cay workflow limit set workflow//./workflows/order//order --priority 10`,
 		Args: exactly(1, "one workflow"), ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	c.Flags().IntVar(&l.Concurrency, "concurrency", 0, "most runs that are running at one time")
 	c.Flags().StringVar(&rate, "rate", "", "most runs that start within a time, as 100/1m")
+	c.Flags().IntVar(&l.Priority, "priority", 0, "runs of a higher one go first, 0 to 100")
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		l.Workflow = args[0]
-		if l.Concurrency == 0 && rate == "" {
-			return usage(c, "it takes --concurrency, --rate or both")
+		if l.Concurrency == 0 && rate == "" && l.Priority == 0 {
+			return usage(c, "it takes --concurrency, --rate, --priority or some of them")
 		}
 		if rate != "" {
 			var err error
@@ -95,7 +99,7 @@ func newLimitSet(a *app, f *workflowFlags) *cobra.Command {
 				return err
 			}
 			return a.show(protocol.LimitOf(set), func(w io.Writer) {
-				fmt.Fprintf(w, "concurrency %s, rate %s\n", concurrencyText(set), rateText(set))
+				fmt.Fprintf(w, "concurrency %s, rate %s, priority %d\n", concurrencyText(set), rateText(set), set.Priority)
 			})
 		})
 	})

@@ -30,12 +30,18 @@
 //	entity and event are written apart         queuetest "OneBatch", queue.TestCrash: the log, its run
 //	                                           and its messages are one commit
 //	two workers record a step twice            workflowd.TestExternal_concurrently
-//	a hook during a step runs it twice         TestDaemonKilled counts runs of a step's body;
+//	a hook during a step runs it twice, or     TestApp "hook beside a step": the step's body runs
+//	waits for it                               once, the workflow goes on meanwhile;
 //	                                           vercelworkflow.TestPost: a step keeps the message
 //	                                           that owns it
 //	deliveries of a run wait for each other    queue.TestQueue_FairToRuns
 //	readers of streams stall, or read all      vercelworkflow.TestStreams: readers take chunks by index
+//	the first byte comes late, events too      stream rows of "cay-bench workflow-js"
 //	the whole queue is in memory               queue.TestQueue_MoreThanMemory, TestQueue_Sleepers
+//	a sleep costs deliveries                   queue.TestQueue_Sleep: 24 hours, one delivery
+//	steps take longer as the history grows     growth rows of "cay-bench workflow-js"; the daemon
+//	                                           keeps the log of a run at work in memory
+//	                                           (workflowd.TestView)
 //	a run goes on in another build             queue.TestQueue_TwoBuilds
 //	hooks fail when their build is gone        vercelworkflow.TestAnalytics: a hook takes a value while
 //	                                           no app is registered
@@ -44,6 +50,9 @@
 //	                                           daemon holds them, and says why
 //	a new version of the protocol hangs runs   vercelworkflow.TestPost: each run has its own version
 //	no retention                               workflowd.TestExternal_retention
-//	no limits by workflow                      TestLimit, workflowd.TestAdmission_Concurrency, _Rate
+//	a proxy passes on half of the paths        vercelworkflow.TestPush: 404 is no app, and the
+//	                                           message is held with the reason
+//	no limits by workflow                      TestLimit, workflowd.TestAdmission_Concurrency, _Rate,
+//	                                           _Priority
 //	@vercel/sandbox breaks "next build"        TestExample builds with both
 package workflow

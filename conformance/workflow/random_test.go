@@ -46,6 +46,7 @@ func TestKilled_Random(t *testing.T) {
 				t.Errorf("%d runs are running for ever: %.200q", len(open), open)
 			}
 			c.checkOrphans(t)
+			c.logProgress(t)
 			t.Logf("%d rounds, %d runs; the app lost %d writes to streams", rounds, len(c.runs), c.lost)
 			if c.lost > len(c.runs)/5 {
 				t.Errorf("%d writes of %d runs were lost", c.lost, len(c.runs))
@@ -61,7 +62,14 @@ type chaos struct {
 	runs    []mixedRun
 	waiting []mixedRun          // for their hook
 	logs    map[string][]string // events of runs, as they were read
-	lost    int                 // writes to streams that are missing
+	back    []comeback
+	lost    int // writes to streams that are missing
+}
+
+// comeback is a moment at which app and daemon answer again after a kill.
+type comeback struct {
+	at   time.Time
+	runs int // how many runs had been started by then
 }
 
 // mixedRun is a run of the workflow mixed.
@@ -94,6 +102,7 @@ func (c *chaos) round(t *testing.T, random *rand.Rand, i int) {
 	if c.app.cmd == nil {
 		c.app.start(t)
 	}
+	c.back = append(c.back, comeback{time.Now(), len(c.runs)})
 	for _, run := range c.runs[max(0, len(c.runs)-3*started):] {
 		c.readLog(t, run.id)
 	}
@@ -163,6 +172,48 @@ func (c *chaos) checkOrphans(t *testing.T) {
 		t.Errorf("%d runs were never started", len(pending))
 	}
 	t.Logf("%d runs were created by steps that were killed before they had started them", len(pending))
+}
+
+// logProgress logs how long after each comeback the app records the first event of any of the
+// latest runs.
+func (c *chaos) logProgress(t *testing.T) {
+	t.Helper()
+	times := make([][]time.Time, len(c.runs)) // of the events that the app records by itself
+	for i, run := range c.runs {
+		for _, text := range c.logs[run.id] {
+			var e struct {
+				Type string
+				At   time.Time
+			}
+			if err := json.Unmarshal([]byte(text), &e); err != nil {
+				t.Fatalf("event %s: %v", text, err)
+			}
+			if e.Type != "run_created" && e.Type != "hook_received" {
+				times[i] = append(times[i], e.At)
+			}
+		}
+	}
+	var waits []time.Duration
+	slow := 0
+	for _, back := range c.back {
+		first := time.Duration(-1)
+		for _, all := range times[max(0, back.runs-3*started):back.runs] {
+			i := slices.IndexFunc(all, func(at time.Time) bool { return at.After(back.at) })
+			if i >= 0 && (first < 0 || all[i].Sub(back.at) < first) {
+				first = all[i].Sub(back.at)
+			}
+		}
+		if first > 2*time.Second {
+			slow++
+		}
+		if first >= 0 {
+			waits = append(waits, first.Round(time.Millisecond))
+		}
+	}
+	slices.Sort(waits)
+	if n := len(waits); n > 0 {
+		t.Logf("first progress after %d of %d comebacks: median %v, p95 %v, longest %v, %d above 2 s", n, len(c.back), waits[n/2], waits[n*95/100], waits[n-1], slow)
+	}
 }
 
 // checkStream compares the stream of a run with what its steps wrote.

@@ -22,6 +22,7 @@ func TestApp(t *testing.T) {
 			t.Run("results", a.testResults)
 			t.Run("errors", a.testErrors)
 			t.Run("hook", a.testHook)
+			t.Run("hook beside a step", a.testHookBeside)
 			t.Run("webhook", a.testWebhook)
 			t.Run("stream", a.testStream)
 			t.Run("cancel", a.testCancel)
@@ -93,6 +94,24 @@ func (a *app) testHook(t *testing.T) {
 	}
 	if got, want := a.result(t, run), `{"result":[1,"two",[3]]}`; got != want {
 		t.Errorf("the result is %s, want %s", got, want)
+	}
+}
+
+// A workflow goes on with the value of a hook while one of its steps is under way. The step
+// runs once.
+func (a *app) testHookBeside(t *testing.T) {
+	token := strings.ReplaceAll("hook-"+t.Name(), "/", "-")
+	run := a.run(t, "heldBeside", token)
+	a.waitFor(t, run, `"begins"`)
+	var resumed struct{ RunID string }
+	a.call(t, http.MethodPost, "/hooks/"+token, map[string]any{"value": 7}, &resumed)
+	a.waitFor(t, run, `"taken"`)
+	a.letGo(t)
+	if got := a.result(t, run); got != `{"result":{"value":7,"attempt":1}}` {
+		t.Errorf("the result is %s", got)
+	}
+	if got := all(t, a.stream(t, run, 0)); got != "\"begins\"\n\"taken\"\n" {
+		t.Errorf("the steps write %q", got)
 	}
 }
 

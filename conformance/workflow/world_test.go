@@ -55,6 +55,7 @@ func TestCayhqWorld(t *testing.T) {
 			t.Run("results", a.testResults)
 			t.Run("errors", a.testErrors)
 			t.Run("hook", a.testHook)
+			t.Run("hook beside a step", a.testHookBeside)
 			t.Run("webhook", a.testWebhook)
 			t.Run("stream", a.testStream)
 			t.Run("cancel", a.testCancel)

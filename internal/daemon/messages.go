@@ -51,10 +51,11 @@ func (p *messageParts) close() error {
 // vercelWorkflows returns the dependencies of the protocol of Vercel's Workflow SDK.
 func (d *Daemon) vercelWorkflows() vercelworkflow.Config {
 	return vercelworkflow.Config{
-		Runs:    func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },
-		Queue:   d.messages.queue,
-		Check:   d.messages.pusher.Check,
-		Pulls:   d.messages.pusher.Pulls,
-		Project: d.workflowRoutes.Project,
+		Runs:       func(project string) vercelworkflow.Runs { return d.workflows.External(project, history.JavaScript) },
+		Queue:      d.messages.queue,
+		Check:      d.messages.pusher.Check,
+		Priorities: d.workflows.Priorities,
+		Pulls:      d.messages.pusher.Pulls,
+		Project:    d.workflowRoutes.Project,
 	}
 }

@@ -145,7 +145,8 @@ type Schedule struct {
 }
 
 // Limit bounds when runs of a workflow start whose code an external runtime runs, such as
-// Vercel's Workflow SDK. Runs that have started are never held up.
+// Vercel's Workflow SDK, and says which of them go first. Runs that have started are never
+// held up by its bounds.
 type Limit struct {
 	Project  string `json:"project,omitempty"`
 	Workflow string `json:"workflow"`
@@ -154,7 +155,13 @@ type Limit struct {
 	// Rate is how many runs may start within Period, 0 for any number.
 	Rate   int           `json:"rate,omitempty"`
 	Period time.Duration `json:"period,omitempty"`
+	// Priority orders the messages of runs for which their app has no room: higher goes
+	// first. 0 to 100.
+	Priority int `json:"priority,omitempty"`
 }
+
+// Free reports whether the limit never holds a run up.
+func (l *Limit) Free() bool { return l.Concurrency == 0 && l.Rate == 0 }
 
 // Reason says why a run waits for the limit, for people.
 func (l *Limit) Reason() string {

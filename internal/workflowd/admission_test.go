@@ -41,11 +41,15 @@ type databaseStore interface {
 	Queue() queue.Store
 }
 
-func openLimited(t *testing.T, store databaseStore) *limitedApp {
+func openLimited(t *testing.T, store databaseStore, change ...func(*queue.Config)) *limitedApp {
 	t.Helper()
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
 	a := &limitedApp{T: t, started: make(chan string, 100)}
-	a.q = checktest.Must(queue.Open(t.Context(), queue.Config{Store: store.Queue(), Logger: logger}))(t)
+	c := queue.Config{Store: store.Queue(), Logger: logger}
+	for _, f := range change {
+		f(&c)
+	}
+	a.q = checktest.Must(queue.Open(t.Context(), c))(t)
 	a.e = checktest.Must(workflowd.Open(t.Context(), workflowd.Config{
 		Store: store, Logger: logger, Messages: a.q, Runtimes: map[history.Kind]workflowd.Runtime{history.JavaScript: upper{}},
 	}))(t)
@@ -142,7 +146,7 @@ func (a *limitedApp) parked(n int) {
 
 // eachLimited runs a test on both databases; reopen closes the app with its engine and
 // opens it again on the same database.
-func eachLimited(t *testing.T, test func(t *testing.T, reopen func() *limitedApp)) {
+func eachLimited(t *testing.T, test func(t *testing.T, reopen func() *limitedApp), change ...func(*queue.Config)) {
 	run := func(t *testing.T, open func() databaseStore) {
 		t.Parallel()
 		var a *limitedApp
@@ -150,7 +154,7 @@ func eachLimited(t *testing.T, test func(t *testing.T, reopen func() *limitedApp
 			if a != nil {
 				a.close()
 			}
-			a = openLimited(t, open())
+			a = openLimited(t, open(), change...)
 			return a
 		})
 		a.close()
@@ -212,6 +216,64 @@ func TestAdmission_Concurrency(t *testing.T) {
 		a.starts(a.begin(8))
 		checktest.Code(t, a.b.DeleteLimit(t.Context(), limitedWorkflow), cay.NotFound)
 	})
+}
+
+// Runs of a workflow with a priority go before others that wait for their app, also if they
+// had been waiting when they got the priority, and after a restart. They are not parked.
+func TestAdmission_Priority(t *testing.T) {
+	eachLimited(t, func(t *testing.T, reopen func() *limitedApp) {
+		a := reopen()
+		checktest.OK(t, a.q.Deregister(t.Context(), "p", "dpl_1", ""))
+		priorities := func(want int) {
+			t.Helper()
+			if all := checktest.Must(a.e.Priorities(t.Context(), "p"))(t); all[limitedWorkflow] != want || len(all) > 1 {
+				t.Errorf("the priorities are %v, want %d", all, want)
+			}
+		}
+		priorities(0)
+		var low, high []string
+		for n := range 6 {
+			id := fmt.Sprintf("wrun_01M8BS000000000000000000%02d", n)
+			name := limitedWorkflow
+			if n < 3 {
+				name, low = "workflow//./w//other", append(low, id)
+			} else {
+				high = append(high, id)
+			}
+			createOf(t, a.x, id, name)
+			checktest.Must(a.q.Publish(t.Context(), queue.Message{Project: "p", Deployment: "dpl_1", Topic: "t", Run: id}))(t)
+		}
+		levels := func(want int) {
+			t.Helper()
+			for {
+				found := 0
+				for _, m := range checktest.Must(a.q.Messages(t.Context(), "p", "", 100))(t) {
+					if m.Priority == 5 {
+						found++
+					}
+				}
+				if found == want {
+					return
+				}
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-t.Context().Done():
+					t.Fatalf("%d messages have the priority, want %d", found, want)
+				}
+			}
+		}
+		checktest.Must(a.b.PutLimit(t.Context(), workflow.Limit{Workflow: limitedWorkflow, Priority: 5}))(t)
+		levels(3)
+		checktest.OK(t, a.b.DeleteLimit(t.Context(), limitedWorkflow))
+		levels(0)
+		checktest.Must(a.b.PutLimit(t.Context(), workflow.Limit{Workflow: limitedWorkflow, Priority: 5}))(t)
+		levels(3)
+		a = reopen() // registers the app
+		priorities(5)
+		for _, run := range append(high, low...) {
+			a.starts(run)
+		}
+	}, func(c *queue.Config) { c.InFlight = 1 })
 }
 
 // Daemons that share a database share the limit.
@@ -366,7 +428,7 @@ func TestAdmission_Refused(t *testing.T) {
 	a := openLimited(t, store)
 	defer a.close()
 	for _, l := range []workflow.Limit{
-		{Concurrency: 1}, {Workflow: "w"}, {Workflow: "w", Concurrency: -1}, {Workflow: "w", Rate: 1}, {Workflow: "w", Concurrency: 1, Period: time.Second},
+		{Concurrency: 1}, {Workflow: "w"}, {Workflow: "w", Concurrency: -1}, {Workflow: "w", Priority: 101}, {Workflow: "w", Concurrency: 1, Priority: -1}, {Workflow: "w", Rate: 1}, {Workflow: "w", Concurrency: 1, Period: time.Second},
 		{Workflow: "w", Rate: 1, Period: -time.Second}, {Workflow: "w", Rate: 1e6, Period: time.Hour}, {Workflow: "\xff", Concurrency: 1},
 		{Workflow: strings.Repeat("w", 1025), Concurrency: 1},
 	} {

@@ -50,6 +50,12 @@ func (e *Engine) openDoor() (err error) {
 // *queue.ParkedError, the run may not start yet.
 func (e *Engine) Admit(ctx context.Context, m *queue.Message) error { return e.door.Admit(ctx, m) }
 
+// Priorities returns the priorities above 0 of the messages of external runs, by workflow.
+// The map must not be written to.
+func (e *Engine) Priorities(ctx context.Context, project string) (map[string]int, error) {
+	return e.door.Priorities(ctx, project)
+}
+
 func (b *backend) ListLimits(ctx context.Context) ([]workflow.Limit, error) {
 	return b.e.door.List(ctx, b.project)
 }

@@ -48,8 +48,14 @@ const externalRun = "wrun_01M8BS00000000000000000000"
 
 func createExternal(t *testing.T, x *workflowd.External, id string) {
 	t.Helper()
+	createOf(t, x, id, limitedWorkflow)
+}
+
+// createOf creates a run of a workflow.
+func createOf(t *testing.T, x *workflowd.External, id, name string) {
+	t.Helper()
 	_, err := x.Create(t.Context(), workflowd.ExternalRun{
-		NewRun: workflow.NewRun{ID: id, Workflow: "workflow//./w//f", Build: "dpl_1", Input: []byte("devl[]")},
+		NewRun: workflow.NewRun{ID: id, Workflow: name, Build: "dpl_1", Input: []byte("devl[]")},
 		Extra:  []byte("run"), EventExtra: []byte("event"),
 	})
 	if err != nil {

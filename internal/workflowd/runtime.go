@@ -55,6 +55,7 @@ func (e *Engine) wake(r *liveRun, o *op) error {
 	if err != nil {
 		return err
 	}
+	m.Priority = e.door.Priority(row.Project, row.Workflow)
 	if err := e.cfg.Messages.Prepare(&m); err != nil {
 		return err
 	}
@@ -91,6 +92,7 @@ func (b *backend) rerunExternal(ctx context.Context, old *history.Run, created *
 	c.run.Kind, c.run.Extra, c.created.Extra = old.Kind, old.Extra, created.Extra
 	m, err := rt.Wake(&c.run)
 	if err == nil {
+		m.Priority = b.e.door.Priority(b.project, old.Workflow)
 		err = b.e.cfg.Messages.Prepare(&m)
 	}
 	if err != nil {

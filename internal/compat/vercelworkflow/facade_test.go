@@ -27,6 +27,40 @@ import (
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // tokens: each token is the id of its project.
+// published is a Queue that keeps the last message.
+type published struct {
+	Queue
+	last queue.Message
+}
+
+func (p *published) Publish(_ context.Context, m queue.Message) (string, error) {
+	p.last = m
+	return "msg_1", nil
+}
+
+// A message has the priority of its workflow. The facade finds the workflow by the topic, or by
+// the run of the message.
+func TestPublish_Priority(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.begin()
+	q := new(published)
+	h := &handler{Config: Config{Runs: s.runs, Queue: q, Priorities: func(context.Context, string) (map[string]int, error) {
+		return map[string]int{"workflow//./w//f": 4, "workflow//./w//g": 2}, nil
+	}}}
+	for _, tt := range []struct {
+		topic, run string
+		want       int
+	}{
+		{"__wkf_workflow_workflow----w--f", "wrun_of_later", 4}, {"__wkf_workflow_workflow----w--g", "wrun_of_later", 2}, {"__wkf_workflow_workflow----w--h", testRun, 0},
+		{"__wkf_step_step------w--s", testRun, 4}, {"__wkf_step_step------w--s", "wrun_of_none", 0}, {"__wkf_step_step------w--s", "", 0},
+	} {
+		if _, err := h.publish(t.Context(), queue.Message{Project: "prj_a", Topic: tt.topic, Run: tt.run}); err != nil || q.last.Priority != tt.want {
+			t.Errorf("%s of %s: %d, want %d: %v", tt.topic, tt.run, q.last.Priority, tt.want, err)
+		}
+	}
+}
+
 type tokens struct{}
 
 func (tokens) Authenticate(_ context.Context, secret string) (api.Principal, error) {
@@ -38,6 +72,7 @@ type service struct {
 	*testing.T
 	server *httptest.Server
 	agent  string
+	runs   func(project string) Runs
 }
 
 func newService(t *testing.T) *service {
@@ -67,9 +102,10 @@ func openService(t *testing.T, dir string) (s *service, stop func()) {
 	pulls := NewPulls(q, nil, logger)
 	pusher.Pulls = pulls
 	mux := api.NewMux(tokens{})
+	runs := func(project string) Runs { return e.External(project, history.JavaScript) }
 	Routes(mux, Config{
 		Pulls: pulls,
-		Runs:  func(project string) Runs { return e.External(project, history.JavaScript) },
+		Runs:  runs,
 		Queue: q,
 		Check: pusher.Check,
 		Project: func(ctx context.Context, _ string) (string, error) {
@@ -88,7 +124,7 @@ func openService(t *testing.T, dir string) (s *service, stop func()) {
 			t.Error(err)
 		}
 	}
-	return &service{t, server, "@workflow/world-vercel/5.0.0-beta.50"}, stop
+	return &service{t, server, "@workflow/world-vercel/5.0.0-beta.50", runs}, stop
 }
 
 // do sends a request and returns the answer and its body.

@@ -1,6 +1,7 @@
 package vercelworkflow
 
 import (
+	"context"
 	"errors"
 	"io"
 	"mime"
@@ -34,6 +35,41 @@ func message(project, topic string, head textproto.MIMEHeader, body []byte) (que
 	return m, nil
 }
 
+// publish stores a message with the priority of its run's workflow.
+func (h *handler) publish(ctx context.Context, m queue.Message) (id string, err error) {
+	if h.Priorities != nil {
+		if m.Priority, err = h.priority(ctx, &m); err != nil {
+			return "", err
+		}
+	}
+	return h.Queue.Publish(ctx, m)
+}
+
+// priority returns the priority of a message. The topic of a step's message does not name the
+// workflow; that of a run's first message has to do, since the run may not exist yet.
+func (h *handler) priority(ctx context.Context, m *queue.Message) (int, error) {
+	all, err := h.Priorities(ctx, m.Project)
+	if err != nil || len(all) == 0 {
+		return 0, err
+	}
+	if m.Run == "" || !stepTopic.MatchString(m.Topic) {
+		for workflow, priority := range all {
+			if topicOf(queueName(workflow)) == m.Topic {
+				return priority, nil
+			}
+		}
+		return 0, nil
+	}
+	r, err := h.Runs(m.Project).GetRun(ctx, m.Run)
+	if cay.CodeOf(err) == cay.NotFound {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return all[r.Workflow], nil
+}
+
 // handlePublish stores a message.
 func (h *handler) handlePublish(w http.ResponseWriter, r *http.Request) error {
 	project, err := h.Project(r.Context(), "")
@@ -49,7 +85,7 @@ func (h *handler) handlePublish(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	id, err := h.Queue.Publish(r.Context(), m)
+	id, err := h.publish(r.Context(), m)
 	if err != nil {
 		return err
 	}
@@ -100,7 +136,7 @@ func (h *handler) handlePublishMany(w http.ResponseWriter, r *http.Request) erro
 	}
 	results := make([]object, len(messages))
 	for i, m := range messages {
-		id, err := h.Queue.Publish(r.Context(), m)
+		id, err := h.publish(r.Context(), m)
 		if err != nil {
 			results[i] = object{"status": "failed", "error": err.Error(), "retryable": cay.CodeOf(err) == cay.Unavailable}
 			continue

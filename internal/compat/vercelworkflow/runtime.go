@@ -35,16 +35,22 @@ func (Runtime) Payload(envelope []byte) ([]byte, error) {
 // inTopic is what a topic may have of the name of a queue.
 var inTopic = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
+// queueName returns the SDK's name of the queue of a workflow.
+func queueName(workflow string) string { return "__wkf_workflow_" + workflow }
+
+// topicOf returns the topic of a queue.
+func topicOf(queue string) string { return inTopic.ReplaceAllString(queue, "-") }
+
 // cborSince is the first spec version whose messages are CBOR.
 const cborSince = 3
 
 // Wake implements workflowd.Runtime: the message that has the app replay a run, as the SDK
 // sends it itself.
 func (Runtime) Wake(r *history.Run) (queue.Message, error) {
-	name := "__wkf_workflow_" + r.Workflow
+	name := queueName(r.Workflow)
 	wrapper := object{"payload": object{"runId": r.ID}, "queueName": name, "deploymentId": r.Build}
 	m := queue.Message{
-		Project: r.Project, Deployment: r.Build, Topic: inTopic.ReplaceAllString(name, "-"), Run: r.ID, ContentType: "application/cbor",
+		Project: r.Project, Deployment: r.Build, Topic: topicOf(name), Run: r.ID, ContentType: "application/cbor",
 	}
 	var err error
 	if viewOf(r).spec >= cborSince {

@@ -56,6 +56,8 @@ type Config struct {
 	Project func(ctx context.Context, asked string) (string, error)
 	// Check asks whether an app answers at the address of a deployment. *Pusher does.
 	Check func(ctx context.Context, d queue.Deployment) error
+	// Priorities returns the priorities of messages by the workflow of their run; nil: none.
+	Priorities func(ctx context.Context, project string) (map[string]int, error)
 	// Pulls are the connections of apps; the Pusher of the queue has them, too.
 	Pulls *Pulls
 }

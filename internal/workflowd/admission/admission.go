@@ -1,7 +1,8 @@
 // Package admission enforces limits on the starts of runs of external runtimes, by the
-// name of their workflow. The queue of messages asks Admit before it sends a message to an
-// app. The first message of a run that may not start yet is parked in the queue; when
-// there is room for the run, release hastens the message.
+// name of their workflow, and knows the priority of their messages. The queue of messages
+// asks Admit before it sends a message to an app. The first message of a run that may not
+// start yet is parked in the queue; when there is room for the run, release hastens the
+// message.
 package admission
 
 import (
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -28,7 +30,7 @@ type Store interface {
 
 // Messages is the queue of messages. *queue.Queue implements it.
 type Messages interface {
-	Hasten(ctx context.Context, project, run string) (due, leased int, err error)
+	Hasten(ctx context.Context, project, run string, priority int) (due, leased int, err error)
 	Messages(ctx context.Context, project, run string, limit int) ([]queue.Message, error)
 }
 
@@ -72,7 +74,9 @@ type Door struct {
 
 	mu    sync.Mutex // guards the fields below; not held during calls of the store
 	gates map[name]*gate
-	read  time.Time // when gates last equaled the store's limits
+	// priorities are those above 0, by project and workflow. The maps are not written to.
+	priorities map[string]map[string]int
+	read       time.Time // when gates last equaled the store's limits
 	// closed means that no background work may begin.
 	closed bool
 }
@@ -82,13 +86,17 @@ type name struct{ project, workflow string }
 // gate is the state of one limit.
 type gate struct {
 	name name
+	// free means that the limit, as last read, holds no run up.
+	free atomic.Bool
 
 	// deciding is held while it is decided about a run, also during calls of the store.
 	// It guards the fields below.
 	deciding sync.Mutex
 	limit    history.Limit
 	backlog  bool // runs may be parked: new runs go behind them
-	local    ledger
+	// lookAgain means that release has to look once more at the runs of a free gate.
+	lookAgain bool
+	local     ledger
 
 	mu        sync.Mutex // guards the fields below
 	releasing bool       // release runs
@@ -107,6 +115,9 @@ const (
 	// lostStart is how long until the messages of a run that was let in are hastened
 	// again, if the run has not started.
 	lostStart = 30 * time.Second
+	// lookAgainAfter is how long after its change release looks again at the runs of a free
+	// gate: until then other processes may park messages by the earlier limit.
+	lookAgainAfter = 2 * staleLimits
 	// parkedMeanwhile is lostStart for a message that another process may be about to park.
 	parkedMeanwhile = time.Second
 
@@ -152,9 +163,15 @@ func (d *Door) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	known := make(map[name]history.Limit, len(all))
+	known, priorities := make(map[name]history.Limit, len(all)), make(map[string]map[string]int)
 	for _, l := range all {
 		known[name{l.Project, l.Workflow}] = l
+		if l.Priority > 0 {
+			if priorities[l.Project] == nil {
+				priorities[l.Project] = make(map[string]int)
+			}
+			priorities[l.Project][l.Workflow] = l.Priority
+		}
 	}
 	d.mu.Lock()
 	if d.closed {
@@ -173,7 +190,7 @@ func (d *Door) refresh(ctx context.Context) error {
 			delete(d.gates, n)
 		}
 	}
-	d.read = time.Now()
+	d.read, d.priorities = time.Now(), priorities
 	d.mu.Unlock()
 	for _, g := range gates {
 		if g.set(known[g.name]) {
@@ -188,7 +205,8 @@ func (g *gate) set(l history.Limit) bool {
 	g.deciding.Lock()
 	defer g.deciding.Unlock()
 	changed := g.limit != l
-	g.limit, g.backlog = l, g.backlog || changed
+	g.limit, g.backlog, g.lookAgain = l, g.backlog || changed, g.lookAgain || changed
+	g.free.Store(l.Free())
 	return changed
 }
 
@@ -199,16 +217,38 @@ func (d *Door) gate(n name) *gate {
 	return d.gates[n]
 }
 
-// limits reports whether any workflow of a project has a limit.
+// limits reports whether a limit may hold up runs of a project.
 func (d *Door) limits(project string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for n := range d.gates {
-		if n.project == project {
+	for n, g := range d.gates {
+		if n.project == project && !g.free.Load() {
 			return true
 		}
 	}
 	return false
+}
+
+// Priorities returns the priorities above 0 of a project's workflows. The map must not be
+// written to. Errors: those of the store.
+func (d *Door) Priorities(ctx context.Context, project string) (map[string]int, error) {
+	if d == nil {
+		return nil, nil
+	}
+	err := d.refresh(ctx)
+	return d.known(project), err
+}
+
+// Priority returns the priority of a workflow as last read.
+func (d *Door) Priority(project, workflow string) int { return d.known(project)[workflow] }
+
+func (d *Door) known(project string) map[string]int {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.priorities[project]
 }
 
 // Admit reports whether a message of an external run may be sent to its app: nil, or why
@@ -228,7 +268,7 @@ func (d *Door) Admit(ctx context.Context, m *queue.Message) error {
 		return err
 	}
 	g := d.gate(name{r.Project, r.Workflow})
-	if g == nil {
+	if g == nil || g.free.Load() {
 		return nil
 	}
 	g.deciding.Lock()
@@ -276,7 +316,7 @@ func (d *Door) pending(ctx context.Context, m *queue.Message) (*history.Run, err
 // that were let in. The caller holds g.deciding.
 func (d *Door) letIn(ctx context.Context, g *gate, run string) (LetIn, error) {
 	switch {
-	case g.limit == (history.Limit{}): // deleted
+	case g.limit.Free(): // also if it was deleted
 		return LetIn{OK: true}, nil
 	case d.cfg.Shared != nil:
 		return d.cfg.Shared.LetIn(ctx, g.limit, run)
@@ -310,16 +350,19 @@ func (d *Door) ended(n name, run string, started bool) error {
 		return nil
 	}
 	// The app learns of the end from the message that was parked.
-	_, _, err := d.cfg.Messages.Hasten(d.ctx, n.project, run)
+	_, _, err := d.cfg.Messages.Hasten(d.ctx, n.project, run, d.Priority(n.project, n.workflow))
 	return err
 }
 
-// hasten lets the messages of a run that was let in be delivered.
+// hasten lets the messages of a run that was let in be delivered. The caller holds
+// g.deciding.
 func (d *Door) hasten(ctx context.Context, g *gate, run string) error {
-	_, leased, err := d.cfg.Messages.Hasten(ctx, g.name.project, run)
-	if leased > 0 {
+	_, leased, err := d.cfg.Messages.Hasten(ctx, g.name.project, run, g.limit.Priority)
+	switch {
+	case g.limit.Free(): // release looks at all runs once more
+	case leased > 0:
 		d.after(g, parkedMeanwhile)
-	} else {
+	default:
 		d.after(g, lostStart)
 	}
 	return err
@@ -387,8 +430,10 @@ func (d *Door) Put(ctx context.Context, l history.Limit) error {
 		return cay.Errorf(cay.NotSupported, "only a daemon limits workflows by name; workers declare the limits of their workflows")
 	case l.Workflow == "":
 		return cay.Errorf(cay.Invalid, "a limit needs the name of a workflow")
-	case l.Concurrency < 0 || l.Rate < 0 || l.Concurrency == 0 && l.Rate == 0:
-		return cay.Errorf(cay.Invalid, "a limit needs a concurrency or a rate of at least 1, not %d and %d", l.Concurrency, l.Rate)
+	case l.Priority < 0 || l.Priority > queue.MaxPriority:
+		return cay.Errorf(cay.Invalid, "the priority is %d; it goes from 0 to %d", l.Priority, queue.MaxPriority)
+	case l.Concurrency < 0 || l.Rate < 0 || l.Free() && l.Priority == 0:
+		return cay.Errorf(cay.Invalid, "a limit needs a concurrency, a rate or a priority of at least 1, not %d, %d and %d", l.Concurrency, l.Rate, l.Priority)
 	case l.Rate > 0 && l.Period <= 0:
 		return cay.Errorf(cay.Invalid, "a rate of %d needs a period", l.Rate)
 	case l.Rate == 0 && l.Period != 0:

@@ -24,7 +24,8 @@ func (d *Door) release(ctx context.Context, g *gate) error {
 			return err
 		}
 	}
-	if d.cfg.Shared == nil && !g.backlog {
+	free := g.limit.Free()
+	if (d.cfg.Shared == nil || free) && !g.backlog {
 		return nil
 	}
 	q := history.Query{
@@ -46,7 +47,11 @@ func (d *Door) release(ctx context.Context, g *gate) error {
 			}
 		}
 		if page.Cursor == "" {
-			g.backlog = false
+			g.backlog = free && g.lookAgain && d.cfg.Shared != nil
+			if g.backlog {
+				g.lookAgain = false
+				d.after(g, lookAgainAfter)
+			}
 			return nil
 		}
 		q.Cursor = page.Cursor
@@ -59,6 +64,10 @@ func (d *Door) releaseRun(ctx context.Context, g *gate, run string) (bool, error
 	waiting, err := d.cfg.Messages.Messages(ctx, g.name.project, run, 1)
 	if err != nil || len(waiting) == 0 {
 		return err == nil, err
+	}
+	m := &waiting[0]
+	if parked := m.LastError != "" && m.Receipt == ""; g.limit.Free() && !parked && m.Priority == g.limit.Priority {
+		return true, nil
 	}
 	let, err := d.letIn(ctx, g, run)
 	if err != nil {

@@ -111,16 +111,19 @@ type Limit struct {
 	Concurrency int    `json:"concurrency,omitempty"`
 	Rate        int    `json:"rate,omitempty"`
 	PeriodMS    int64  `json:"period_ms,omitempty"`
+	Priority    int    `json:"priority,omitempty"`
 }
 
 // LimitOf returns the wire form of l.
 func LimitOf(l *history.Limit) *Limit {
-	return &Limit{l.Project, l.Workflow, l.Concurrency, l.Rate, DurationMillis(l.Period)}
+	return &Limit{l.Project, l.Workflow, l.Concurrency, l.Rate, DurationMillis(l.Period), l.Priority}
 }
 
 // Limit returns the limit with the wire form l.
 func (l *Limit) Limit() *history.Limit {
-	return &history.Limit{Project: l.Project, Workflow: l.Workflow, Concurrency: l.Concurrency, Rate: l.Rate, Period: Duration(l.PeriodMS)}
+	return &history.Limit{
+		Project: l.Project, Workflow: l.Workflow, Concurrency: l.Concurrency, Rate: l.Rate, Period: Duration(l.PeriodMS), Priority: l.Priority,
+	}
 }
 
 // Chunk is a chunk of a stream. Its data is an envelope, or bytes in streams of

@@ -204,6 +204,75 @@ func TestQueue_DueBeforeSleepers(t *testing.T) {
 	}, func(c *queue.Config) { c.Loaded, c.InFlight = 10, 2 })
 }
 
+// Of the messages that an app has no room for, those of a higher priority are delivered
+// first: also when more messages than fit in memory were there before, after a restart, when
+// they become due later, and when the priority changes.
+func TestQueue_Priority(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		publish := func(run string, priority int, due time.Duration) {
+			f.publish(func(m *queue.Message) {
+				m.Run, m.Priority = run, priority
+				if due > 0 {
+					m.Due = time.Now().Add(due).UnixMilli()
+				}
+			})
+		}
+		const low = 60
+		for i := range low {
+			publish(fmt.Sprint("wrun_low_", i), 0, 0)
+		}
+		expect := func(want ...string) {
+			f.Helper()
+			for _, run := range want {
+				d := f.delivered()
+				if d.Run != run {
+					f.Errorf("%s is delivered, want %s", d.Run, run)
+				}
+				f.acknowledge(d)
+			}
+		}
+		publish("wrun_1", 1, 0)
+		publish("wrun_2", 2, 0)
+		publish("wrun_2", 2, 0)
+		f.register("s1")
+		first := f.delivered()
+		if first.Run != "wrun_2" {
+			f.Errorf("%s is delivered first", first.Run)
+		}
+		publish("wrun_3", 3, 0)
+		publish("wrun_late", 1, 2*time.Hour)
+		f.acknowledge(first)
+		expect("wrun_3", "wrun_2", "wrun_1")
+		begin := time.Now()
+		for n := 0; ; n++ {
+			d := f.delivered()
+			late := time.Since(begin) - 2*time.Hour
+			if d.Run == "wrun_late" {
+				if late < 0 || late > 5*time.Minute || n == 0 {
+					f.Errorf("it is delivered %s late, after %d others", late, n)
+				}
+				f.acknowledge(d)
+				break
+			}
+			if late > 0 {
+				f.Fatalf("%s is delivered before it", d.Run)
+			}
+			time.Sleep(4 * time.Minute)
+			f.acknowledge(d)
+		}
+		under := f.delivered()
+		if due, _, err := f.Hasten(f.Context(), project, fmt.Sprint("wrun_low_", low-1), 1); due != 1 || err != nil {
+			f.Errorf("%d messages are hastened: %v", due, err)
+		}
+		f.acknowledge(under)
+		expect(fmt.Sprint("wrun_low_", low-1))
+		f.delivered() // its lease stays
+		publish("wrun_4", 1, 0)
+		f.reopen()
+		expect("wrun_4")
+	}, func(c *queue.Config) { c.Loaded, c.InFlight = 10, 1 })
+}
+
 // No delivery begins while the bodies of running deliveries are too large.
 func TestQueue_Bytes(t *testing.T) {
 	bubble(t, func(f *fixture) {

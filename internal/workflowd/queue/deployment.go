@@ -108,7 +108,7 @@ func (q *Queue) voidLocked(l *lane) {
 			f.cancel(errReplaced)
 		}
 	}
-	l.next = min(l.next, q.now())
+	l.anyLocked(q.now())
 	q.tickLocked(l)
 }
 
@@ -149,7 +149,7 @@ func (q *Queue) replaced(l *lane, old Deployment) {
 		return
 	}
 	q.mu.Lock()
-	l.next = min(l.next, q.now())
+	l.anyLocked(q.now())
 	q.tickLocked(l)
 	q.mu.Unlock()
 	q.poke()
@@ -233,7 +233,7 @@ func (q *Queue) Working(ctx context.Context, project, id, secret string, receipt
 		return err
 	}
 	q.mu.Lock()
-	l.next = min(l.next, q.now())
+	l.anyLocked(q.now())
 	q.tickLocked(l)
 	q.mu.Unlock()
 	q.poke()
@@ -396,7 +396,7 @@ func (q *Queue) change(c Change) {
 	if c.Deployment != "" && c.Due != 0 {
 		q.mu.Lock()
 		l := q.laneLocked(c.Project, c.Deployment)
-		l.next = min(l.next, c.Due)
+		l.outsideLocked(c.Due, c.Urgent)
 		q.tickLocked(l)
 		q.mu.Unlock()
 		q.poke()
@@ -420,7 +420,7 @@ func (q *Queue) change(c Change) {
 		} else {
 			l.dep.Draining = d.Draining
 		}
-		l.next = min(l.next, q.now())
+		l.anyLocked(q.now())
 		q.tickLocked(l)
 	}
 	q.mu.Unlock()

@@ -144,7 +144,7 @@ func (q *Queue) flyAtOnce(m *Message) *flight {
 		q.bytes >= q.cfg.InFlightBytes || l.held || l.ready.n > 0 || l.dep.URL == "" || l.inFlight >= q.cfg.InFlight {
 		return nil
 	}
-	it := &item{id: m.ID, run: m.Run, due: m.Due, size: len(m.Body)}
+	it := &item{id: m.ID, run: m.Run, due: m.Due, size: len(m.Body), priority: m.Priority}
 	l.items[it.id] = it
 	return q.flyLocked(l, it, now)
 }
@@ -155,7 +155,7 @@ func (q *Queue) abandon(f *flight) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.finishLocked(f, 0)
-	f.lane.next = min(f.lane.next, q.now())
+	f.lane.anyLocked(q.now())
 	q.tickLocked(f.lane)
 }
 
@@ -269,7 +269,7 @@ func (q *Queue) push(f *flight, to Deployment, pusher Pusher) {
 	late := parked != nil && f.hastened && s.Due > q.now()
 	q.mu.Unlock()
 	if late { // Hasten was called after the verdict, and saw the lease
-		if _, _, err := q.Hasten(q.ctx, m.Project, m.Run); err != nil && q.ctx.Err() == nil {
+		if _, _, err := q.Hasten(q.ctx, m.Project, m.Run, m.Priority); err != nil && q.ctx.Err() == nil {
 			q.log.Warn("cannot hasten the messages of a run", "run", m.Run, "error", err)
 		}
 	}
@@ -428,7 +428,7 @@ func (q *Queue) finishLocked(f *flight, due int64) {
 		l.dropLocked(it)
 	}
 	if due != 0 {
-		l.addLocked(Entry{ID: it.id, Run: it.run, Size: it.size, Due: due})
+		l.addLocked(it.entry(due))
 	}
 	q.readyLocked(l)
 	q.tickLocked(l)

@@ -22,7 +22,8 @@
 // messages are held: a single message is tried again, with a backoff, and delivery of all
 // resumes when it gets through, or when the deployment registers. Such a probe does not
 // count as a delivery. Deployments do not wait for each other, nor do the messages of a
-// run.
+// run. Only where an app has no room for all due messages, those of a higher priority go
+// before the others, and the runs of one priority take turns.
 //
 // All writes go through one goroutine (writer), which writes the ops queued during the
 // last transaction as the next one.

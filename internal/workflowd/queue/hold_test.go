@@ -374,7 +374,7 @@ func TestQueue_Parked(t *testing.T) {
 		}
 		hasten := func(due, leased int) {
 			f.Helper()
-			if d, l, err := f.Hasten(f.Context(), project, "wrun_1"); d != due || l != leased || err != nil {
+			if d, l, err := f.Hasten(f.Context(), project, "wrun_1", 0); d != due || l != leased || err != nil {
 				f.Errorf("%d messages are due and %d leased, want %d and %d: %v", d, l, due, leased, err)
 			}
 		}

@@ -26,8 +26,8 @@ type lane struct {
 
 	items map[string]*item // messages in memory, by id
 	soon  itemHeap         // messages that are not due yet
-	ready rounds           // due messages
-	next  int64            // no message outside memory is due before this time
+	ready levels           // due messages
+	outside
 
 	loading bool  // the lane is being loaded, or waits for that
 	loadAt  int64 // not loaded before this time: the last load has failed
@@ -49,14 +49,26 @@ type lane struct {
 	index  int   // index in Queue.clock; -1: not there
 }
 
+// outside is when messages are due that are not in memory, at the earliest.
+type outside struct {
+	next   int64 // of all
+	urgent int64 // of those with a priority above 0
+}
+
 // item is a message in memory.
 type item struct {
-	id, run string
-	due     int64
-	size    int
-	receipt string // receipt of a lease that may or may not have been stored
-	state   itemState
-	index   int // index in lane.soon
+	id, run  string
+	due      int64
+	size     int
+	priority int
+	receipt  string // receipt of a lease that may or may not have been stored
+	state    itemState
+	index    int // index in lane.soon
+}
+
+// entry returns the item's message with another due time.
+func (it *item) entry(due int64) Entry {
+	return Entry{ID: it.id, Run: it.run, Size: it.size, Due: due, Priority: it.priority}
 }
 
 type itemState int
@@ -70,8 +82,74 @@ const (
 
 func (it *item) waiting() bool { return it.state == itemSoon || it.state == itemReady }
 
-// rounds are the due messages: in the order in which they became due within a run, and
-// taking turns among runs.
+// levels are the due messages by priority.
+type levels struct {
+	by     map[int]*rounds // none is empty
+	n      int             // without dropped items
+	urgent int             // of these, the ones with a priority above 0
+}
+
+func (v *levels) push(it *item) {
+	if v.by == nil {
+		v.by = make(map[int]*rounds)
+	}
+	r := v.by[it.priority]
+	if r == nil {
+		r = new(rounds)
+		v.by[it.priority] = r
+	}
+	r.push(it)
+	v.count(it, 1)
+}
+
+func (v *levels) count(it *item, by int) {
+	v.n += by
+	if it.priority > 0 {
+		v.urgent += by
+	}
+}
+
+// pop returns the next item of the highest level, nil if there is none.
+func (v *levels) pop() *item {
+	if v.n == 0 {
+		return nil
+	}
+	highest := -1
+	for priority := range v.by {
+		highest = max(highest, priority)
+	}
+	it := v.by[highest].pop()
+	v.removed(it)
+	return it
+}
+
+// drop forgets an item, which stays in its round.
+func (v *levels) drop(it *item) {
+	v.by[it.priority].n--
+	v.removed(it)
+}
+
+func (v *levels) removed(it *item) {
+	v.count(it, -1)
+	if v.by[it.priority].n == 0 {
+		delete(v.by, it.priority)
+	}
+}
+
+// last returns the item that is to be delivered last, nil if there is none.
+func (v *levels) last() *item {
+	if v.n == 0 {
+		return nil
+	}
+	lowest := MaxPriority
+	for priority := range v.by {
+		lowest = min(lowest, priority)
+	}
+	return v.by[lowest].last()
+}
+
+// rounds are the due messages of a level: in the order in which they became due within a
+// run, and taking turns among runs.
 type rounds struct {
 	runs map[string]*round
 	turn []*round
@@ -115,6 +193,24 @@ func (r *rounds) pop() *item {
 			r.n--
 			return it
 		}
+	}
+	return nil
+}
+
+// last returns the last item of the last run in turn, and removes dropped items behind it.
+func (r *rounds) last() *item {
+	for len(r.turn) > 0 {
+		b := r.turn[len(r.turn)-1]
+		for n := len(b.items); n > 0; n-- {
+			if it := b.items[n-1]; it.state != itemGone {
+				return it
+			}
+			b.items[n-1] = nil
+			b.items = b.items[:n-1]
+		}
+		r.turn[len(r.turn)-1] = nil
+		r.turn = r.turn[:len(r.turn)-1]
+		delete(r.runs, b.run)
 	}
 	return nil
 }
@@ -170,7 +266,7 @@ func (q *Queue) laneLocked(project, deployment string) *lane {
 	if l == nil {
 		l = &lane{
 			q: q, key: key, dep: Deployment{Project: project, ID: deployment},
-			items: make(map[string]*item), next: math.MaxInt64, index: -1, at: math.MaxInt64,
+			items: make(map[string]*item), outside: outside{math.MaxInt64, math.MaxInt64}, index: -1, at: math.MaxInt64,
 		}
 		q.lanes[key] = l
 	}
@@ -211,21 +307,34 @@ func (l *lane) addLocked(e Entry) {
 	it := l.items[e.ID]
 	switch {
 	case it == nil:
-	case it.waiting() && e.Due < it.due:
+	case it.waiting() && (e.Due < it.due || e.Priority != it.priority):
 		// The due time is never moved back, because e may be older than the item. The
 		// lease decides.
+		e.Due = min(e.Due, it.due)
 		l.dropLocked(it)
 	default:
 		return
 	}
 	now := l.q.now()
-	if e.Due > now+window.Milliseconds() || l.countLocked() >= l.q.cfg.Loaded && !l.evictLocked(e.Due) {
-		l.next = min(l.next, e.Due)
+	if e.Due > now+window.Milliseconds() || l.countLocked() >= l.q.cfg.Loaded && !l.evictLocked(&e, now) {
+		l.outsideLocked(e.Due, e.Priority > 0)
 		l.q.tickLocked(l)
 		return
 	}
-	l.putLocked(&item{id: e.ID, run: e.Run, due: e.Due, size: e.Size}, now)
+	l.putLocked(&item{id: e.ID, run: e.Run, due: e.Due, size: e.Size, priority: e.Priority}, now)
 }
+
+// outsideLocked records that a message is not in memory; urgent tells whether it has a
+// priority above 0.
+func (l *lane) outsideLocked(due int64, urgent bool) {
+	l.next = min(l.next, due)
+	if urgent {
+		l.urgent = min(l.urgent, due)
+	}
+}
+
+// anyLocked records that the store may have any messages.
+func (l *lane) anyLocked(now int64) { l.outsideLocked(now, true) }
 
 // lastLocked returns the message in memory that is due last; nil if all are due now.
 func (l *lane) lastLocked() *item {
@@ -235,15 +344,23 @@ func (l *lane) lastLocked() *item {
 	return slices.MaxFunc(l.soon, func(a, b *item) int { return cmp.Compare(a.due, b.due) })
 }
 
-// evictLocked removes from memory the message that is due last, if that is later than due:
-// messages that wait for their time take no room from those that are due before them.
-func (l *lane) evictLocked(due int64) bool {
+// soon reports whether a message is due within the time for loading.
+func soon(due, now int64) bool { return due <= now+loadLead.Milliseconds() }
+
+// evictLocked makes room in memory for a message: it removes the message that is due last,
+// if that is later, so that messages that wait for their time take no room from those that
+// are due before them; or else a due message of a lower level, if the message is due soon.
+// A message of a higher level that is due soon stays.
+func (l *lane) evictLocked(e *Entry, now int64) bool {
 	last := l.lastLocked()
-	if last == nil || last.due <= due {
-		return false
+	if last == nil || last.due <= e.Due || last.priority > e.Priority && soon(last.due, now) {
+		last = l.ready.last()
+		if last == nil || last.priority >= e.Priority || !soon(e.Due, now) {
+			return false
+		}
 	}
 	l.dropLocked(last)
-	l.next = min(l.next, last.due)
+	l.outsideLocked(last.due, last.priority > 0)
 	return true
 }
 
@@ -266,25 +383,33 @@ func (l *lane) dropLocked(it *item) {
 	case itemSoon:
 		heap.Remove(&l.soon, it.index)
 	case itemReady:
-		l.ready.n--
+		l.ready.drop(it)
 	}
 	it.state = itemGone
 	delete(l.items, it.id)
 }
 
 // wantsLoadLocked reports whether the lane loads messages, and when: if memory has room, or
-// holds messages that are due later than the stored ones.
+// holds messages that have to make room for the stored ones.
 func (l *lane) wantsLoadLocked() (at int64, ok bool) {
-	most := l.q.cfg.Loaded / 2
-	if l.loading || l.next == math.MaxInt64 || l.ready.n > most {
+	if l.loading || l.next == math.MaxInt64 {
 		return 0, false
 	}
-	if l.countLocked() > most {
-		if last := l.lastLocked(); last == nil || last.due <= l.next {
+	most, last := l.q.cfg.Loaded/2, int64(0)
+	if l.countLocked() <= most {
+		last = math.MaxInt64
+	} else if it := l.lastLocked(); it != nil && (it.priority == 0 || !soon(it.due, l.q.now())) {
+		last = it.due
+	}
+	next := l.next
+	if l.ready.n > most || last <= next {
+		// The level counts, if it is not full.
+		next = l.urgent
+		if next == math.MaxInt64 || l.ready.urgent > most || last <= next && l.ready.n == l.ready.urgent {
 			return 0, false
 		}
 	}
-	return max(l.next-loadLead.Milliseconds(), l.loadAt), true
+	return max(next-loadLead.Milliseconds(), l.loadAt), true
 }
 
 // servesLocked reports whether a message of the lane can be delivered now.
@@ -373,8 +498,8 @@ func (q *Queue) nextLoad() *lane {
 func (q *Queue) loadLane(l *lane) {
 	now := q.now()
 	q.mu.Lock()
-	before := l.next
-	l.next = math.MaxInt64 // messages stored from here on lower it
+	before := l.outside
+	l.outside = outside{math.MaxInt64, math.MaxInt64} // messages stored from here on lower it
 	limit := q.cfg.Loaded + len(l.items)
 	q.mu.Unlock()
 	entries, rest, err := q.store.Pending(q.ctx, l.key.project, l.key.deployment, now+window.Milliseconds(), limit)
@@ -385,11 +510,11 @@ func (q *Queue) loadLane(l *lane) {
 	defer q.mu.Unlock()
 	l.loading = false
 	if err != nil {
-		l.next = min(l.next, before)
+		l.next, l.urgent = min(l.next, before.next), min(l.urgent, before.urgent)
 		l.loadAt = q.now() + doubled(firstProbe, l.loads, lastProbe).Milliseconds()
 		l.loads++
 	} else {
-		l.next = min(l.next, rest)
+		l.next, l.urgent = min(l.next, rest.Urgent, rest.Other), min(l.urgent, rest.Urgent)
 		l.loads, l.loadAt = 0, 0
 		for _, e := range entries {
 			l.addLocked(e)

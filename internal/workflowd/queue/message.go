@@ -19,6 +19,8 @@ const (
 	MaxBody  = 8 << 20              // bytes
 	MaxDelay = 367 * 24 * time.Hour // a year and a day
 	maxText  = 1024                 // bytes of each text field
+
+	MaxPriority = 100
 )
 
 // KeyMemory is how long an idempotency key is remembered after its message was
@@ -43,6 +45,9 @@ type Message struct {
 	ContentType string
 	Body        []byte // at most MaxBody
 	CreatedAt   int64
+	// Priority is the message's level among the due messages of its deployment: of those
+	// that the app has no room for, the ones of the highest level are delivered first.
+	Priority int
 	// Due is the time of the next delivery. While the message is leased, it is the end of
 	// the lease. Publish takes 0 for now, and at most MaxDelay ahead.
 	Due int64
@@ -72,6 +77,8 @@ func (m *Message) check(now int64) error {
 		return cay.Errorf(cay.Invalid, "the message has no topic")
 	case len(m.Body) > MaxBody:
 		return cay.Errorf(cay.TooLarge, "the message has %d bytes; at most %d are taken", len(m.Body), MaxBody)
+	case m.Priority < 0 || m.Priority > MaxPriority:
+		return cay.Errorf(cay.Invalid, "the priority of the message is %d; it goes from 0 to %d", m.Priority, MaxPriority)
 	case m.Due > now+MaxDelay.Milliseconds():
 		return cay.Errorf(cay.Invalid, "the message is due at %s, which is more than a year and a day ahead", time.UnixMilli(m.Due).UTC().Format(time.RFC3339))
 	}

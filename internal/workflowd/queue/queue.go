@@ -140,7 +140,7 @@ func Open(ctx context.Context, c Config) (*Queue, error) {
 	for i := range all {
 		l := q.laneLocked(all[i].Project, all[i].ID)
 		l.meetLocked(all[i])
-		l.next = now // the store may have any messages
+		l.anyLocked(now)
 		q.tickLocked(l)
 	}
 	q.mu.Unlock()
@@ -272,7 +272,7 @@ func (q *Queue) Added(messages []Message) {
 }
 
 func entryOf(m *Message) Entry {
-	return Entry{ID: m.ID, Project: m.Project, Deployment: m.Deployment, Run: m.Run, Due: m.Due, LeaseUntil: m.LeaseUntil, Size: len(m.Body)}
+	return Entry{ID: m.ID, Project: m.Project, Deployment: m.Deployment, Run: m.Run, Due: m.Due, LeaseUntil: m.LeaseUntil, Size: len(m.Body), Priority: m.Priority}
 }
 
 // Acknowledge removes a message after its app has handled it. The receipt is valid until
@@ -359,7 +359,7 @@ func (q *Queue) Extend(ctx context.Context, project, receipt string, d time.Dura
 	for _, l := range q.lanes {
 		if it := l.items[x.ID]; it != nil && it.waiting() {
 			l.dropLocked(it)
-			l.addLocked(Entry{ID: it.id, Run: it.run, Size: it.size, Due: x.Due})
+			l.addLocked(it.entry(x.Due))
 			q.poke()
 			break
 		}
@@ -374,10 +374,10 @@ func (q *Queue) Forget(ctx context.Context, project, run string) error {
 	return q.w.write(ctx, 0, func(b *Batch) { b.Forget = append(b.Forget, f) })
 }
 
-// Hasten makes the messages of a run due now, if they are not being delivered. Deliveries
-// of this process that are parked meanwhile are tried again at once. Results: the number of
-// due messages, and the number of messages in delivery.
-func (q *Queue) Hasten(ctx context.Context, project, run string) (due, leased int, err error) {
+// Hasten makes the messages of a run due now and sets their priority, if they are not being
+// delivered. Deliveries of this process that are parked meanwhile are tried again at once.
+// Results: the number of due messages, and the number of messages in delivery.
+func (q *Queue) Hasten(ctx context.Context, project, run string, priority int) (due, leased int, err error) {
 	q.mu.Lock()
 	for _, f := range q.flights {
 		if f.item.run == run && f.lane.key.project == project {
@@ -385,7 +385,7 @@ func (q *Queue) Hasten(ctx context.Context, project, run string) (due, leased in
 		}
 	}
 	q.mu.Unlock()
-	h := &Hasten{Project: project, Run: run}
+	h := &Hasten{Project: project, Run: run, Priority: priority}
 	if err := q.w.write(ctx, 0, func(b *Batch) { b.Hasten = append(b.Hasten, h) }); err != nil {
 		return 0, 0, err
 	}

@@ -11,9 +11,9 @@ type Store interface {
 	// its parts that are marked "out".
 	Write(ctx context.Context, b *Batch) error
 	// Pending returns the messages of a deployment that are due before a time, leased
-	// ones too, soonest first and at most limit. rest is the earliest due time of all
-	// other messages, math.MaxInt64 if there are none.
-	Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []Entry, rest int64, err error)
+	// ones too, and at most limit: first the ones with a priority above 0, then the others,
+	// each soonest first.
+	Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []Entry, rest Rest, err error)
 	// Entry returns a stored message; nil if it does not exist.
 	Entry(ctx context.Context, id string) (*Entry, error)
 	// Messages returns pending messages of a run, of the project if run is "", soonest first.
@@ -34,6 +34,14 @@ type Entry struct {
 	ID, Project, Deployment, Run string
 	Due, LeaseUntil              int64
 	Size                         int // bytes of the body
+	Priority                     int
+}
+
+// Rest is when messages are due that Pending did not return; math.MaxInt64 if there are
+// none.
+type Rest struct {
+	Urgent int64 // the earliest of those with a priority above 0
+	Other  int64
 }
 
 // Batch is the content of one transaction.
@@ -122,9 +130,11 @@ type Void struct {
 // Forget removes the messages of a run.
 type Forget struct{ Project, Run string }
 
-// Hasten makes the messages of a run due at Batch.Now, except leased ones.
+// Hasten makes the messages of a run due at Batch.Now, except leased ones, and sets their
+// priority.
 type Hasten struct {
 	Project, Run string
+	Priority     int
 	Entries      []Entry // out: these messages
 	Leased       int     // out: the number of leased messages
 }
@@ -144,4 +154,6 @@ type Change struct {
 	// Due is when the earliest of the new messages is due, 0 if the deployment itself has
 	// changed.
 	Due int64
+	// Urgent means that a new message has a priority above 0.
+	Urgent bool
 }

@@ -29,8 +29,8 @@ const (
 	noteAsked     = "asked"     // epoch of the owner of a run, run id
 
 	// noteQueue has the epoch of the sender, the due time of the earliest new message,
-	// the project and the deployment. Due time 0 says that the deployment itself has
-	// changed. A note with the epoch alone says that any deployment may have changed.
+	// the project and the deployment, and "urgent" if any of these messages has a
+	// priority. Due time 0 says that the deployment itself has changed. A note with the epoch alone says that any deployment may have changed.
 	noteQueue = "queue"
 )
 
@@ -385,7 +385,8 @@ type deployment struct{ project, id string }
 
 // changeOf parses the arguments of a noteQueue after the epoch.
 func changeOf(f []string) (c queue.Change) {
-	if len(f) != 3 {
+	urgent := len(f) == 4 && f[3] == urgentWord
+	if len(f) != 3 && !urgent {
 		return c
 	}
 	due, err1 := strconv.ParseInt(f[0], 10, 64)
@@ -394,11 +395,17 @@ func changeOf(f []string) (c queue.Change) {
 	if err1 != nil || err2 != nil || err3 != nil {
 		return c
 	}
-	return queue.Change{Project: project, Deployment: id, Due: due}
+	return queue.Change{Project: project, Deployment: id, Due: due, Urgent: urgent}
 }
 
-func noteOfQueue(d deployment, due int64) string {
-	return strconv.FormatInt(due, 10) + " =" + url.QueryEscape(d.project) + " " + url.QueryEscape(d.id)
+const urgentWord = "urgent"
+
+func noteOfQueue(d deployment, n news) string {
+	note := strconv.FormatInt(n.due, 10) + " =" + url.QueryEscape(d.project) + " " + url.QueryEscape(d.id)
+	if n.urgent {
+		note += " " + urgentWord
+	}
+	return note
 }
 
 // notifier tells other processes which runs have new events or chunks or were deleted,
@@ -416,10 +423,15 @@ type notifier struct {
 	all  bool // too many runs to name them
 	// schedules means that schedules have changed.
 	schedules bool
-	// queues holds, by deployment, the due time of its earliest new message; 0 if the
-	// deployment itself has changed.
-	queues    map[deployment]int64
+	queues    map[deployment]news
 	allQueues bool // too many deployments to name them
+}
+
+// news is what is new in the queue of a deployment: the due time of its earliest new
+// message, 0 if the deployment itself has changed.
+type news struct {
+	due    int64
+	urgent bool // one of the messages has a priority
 }
 
 const (
@@ -432,7 +444,7 @@ const (
 )
 
 func newNotifier(p *Postgres) *notifier {
-	return &notifier{p: p, ready: make(chan struct{}, 1), runs: make(map[string]struct{}), queues: make(map[deployment]int64)}
+	return &notifier{p: p, ready: make(chan struct{}, 1), runs: make(map[string]struct{}), queues: make(map[deployment]news)}
 }
 
 // changed adds the runs of a stored group.
@@ -442,7 +454,8 @@ func (n *notifier) changed(r *workflowd.Records) {
 	}
 	n.mu.Lock()
 	for i := range r.Messages {
-		n.addQueue(deployment{r.Messages[i].Project, r.Messages[i].Deployment}, r.Messages[i].Due)
+		m := &r.Messages[i]
+		n.addQueue(deployment{m.Project, m.Deployment}, news{m.Due, m.Priority > 0})
 	}
 	for i := range r.Logs {
 		n.add(r.Logs[i].Run.ID)
@@ -462,28 +475,29 @@ func (n *notifier) queued(b *queue.Batch) {
 	n.mu.Lock()
 	for _, h := range b.Hasten {
 		for _, e := range h.Entries {
-			n.addQueue(deployment{e.Project, e.Deployment}, e.Due)
+			n.addQueue(deployment{e.Project, e.Deployment}, news{e.Due, e.Priority > 0})
 		}
 	}
 	for _, p := range b.Publish {
-		n.addQueue(deployment{p.Message.Project, p.Message.Deployment}, p.Message.Due)
+		m := &p.Message
+		n.addQueue(deployment{m.Project, m.Deployment}, news{m.Due, m.Priority > 0})
 	}
 	for _, r := range b.Register {
 		if r.Do != queue.RegisterState {
-			n.addQueue(deployment{r.Deployment.Project, r.Deployment.ID}, 0)
+			n.addQueue(deployment{r.Deployment.Project, r.Deployment.ID}, news{})
 		}
 	}
 	n.mu.Unlock()
 	n.signal()
 }
 
-func (n *notifier) addQueue(d deployment, due int64) {
+func (n *notifier) addQueue(d deployment, new news) {
 	was, ok := n.queues[d]
 	switch {
 	case ok:
-		n.queues[d] = min(was, due)
+		n.queues[d] = news{min(was.due, new.due), was.urgent || new.urgent}
 	case len(n.queues) < maxNotified:
-		n.queues[d] = due
+		n.queues[d] = new
 	default:
 		n.allQueues = true
 	}
@@ -584,8 +598,8 @@ func (n *notifier) notesLocked() (notes []string) {
 	if n.allQueues {
 		notes = append(notes, noteQueue+epoch)
 	} else {
-		for d, due := range n.queues {
-			notes = append(notes, noteQueue+epoch+" "+noteOfQueue(d, due))
+		for d, news := range n.queues {
+			notes = append(notes, noteQueue+epoch+" "+noteOfQueue(d, news))
 		}
 	}
 	clear(n.runs)

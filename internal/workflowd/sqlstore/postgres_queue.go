@@ -62,6 +62,12 @@ CREATE TABLE cay.deployments (
 );
 `
 
+// postgresPriority is the migration that adds the priority of messages.
+const postgresPriority = `
+ALTER TABLE cay.messages ADD COLUMN priority integer NOT NULL DEFAULT 0;
+CREATE INDEX messages_urgent ON cay.messages (project, deployment, due) WHERE priority > 0;
+`
+
 // pgPublish stores a message, unless its key is in use.
 const pgPublish = `
 WITH k AS (
@@ -71,8 +77,8 @@ WITH k AS (
 	WHERE k.until > 0 AND k.until <= $12 OR k.until = 0 AND k.message = excluded.message
 	RETURNING message
 ), m AS (
-	INSERT INTO cay.messages (id, project, deployment, topic, run, step, key, content_type, created_at, due, body, attempt, receipt, lease_until, last_error)
-	SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bigint, $11::bytea, 0, '', 0, ''
+	INSERT INTO cay.messages (id, project, deployment, topic, run, step, key, content_type, created_at, due, body, attempt, receipt, lease_until, last_error, priority)
+	SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::bigint, $10::bigint, $11::bytea, 0, '', 0, '', $13::integer
 	WHERE $7::text = '' OR EXISTS (SELECT FROM k)
 	ON CONFLICT (id) DO NOTHING
 	RETURNING project, deployment
@@ -91,7 +97,7 @@ WITH n AS (
 UPDATE cay.messages m SET attempt = m.attempt + (m.receipt <> n.receipt)::int, receipt = n.receipt, due = n.until, lease_until = n.until, last_error = ''
 FROM n, c WHERE m.id = n.id AND c.id = m.id
 RETURNING m.id, m.project, m.deployment, m.topic, m.run, m.step, m.key, m.content_type, m.created_at, m.due, m.attempt,
-	m.receipt, m.lease_until, m.last_error, m.body`
+	m.receipt, m.lease_until, m.last_error, m.priority, m.body`
 
 // postgresQueue implements queue.Store. The methods of Postgres implement
 // workflowd.Store, which uses some of the same names.
@@ -107,7 +113,7 @@ func (q postgresQueue) Changes() <-chan queue.Change { return q.p.listener.chang
 
 // queueMessage adds the statement that stores a message to a batch.
 func (p *Postgres) queueMessage(b *pgx.Batch, m *queue.Message, now int64) {
-	b.Queue(p.sql(pgPublish), m.ID, m.Project, m.Deployment, m.Topic, m.Run, m.Step, m.Key, m.ContentType, m.CreatedAt, m.Due, notNil(m.Body), now)
+	b.Queue(p.sql(pgPublish), m.ID, m.Project, m.Deployment, m.Topic, m.Run, m.Step, m.Key, m.ContentType, m.CreatedAt, m.Due, notNil(m.Body), now, m.Priority)
 }
 
 // Write stores a batch. While the database does not answer it retries, like
@@ -276,7 +282,7 @@ func (q postgresQueue) after(batch *pgx.Batch, b *queue.Batch) {
 
 func messageFields(m *queue.Message) []any {
 	return []any{&m.ID, &m.Project, &m.Deployment, &m.Topic, &m.Run, &m.Step, &m.Key, &m.ContentType, &m.CreatedAt, &m.Due, &m.Attempt,
-		&m.Receipt, &m.LeaseUntil, &m.LastError}
+		&m.Receipt, &m.LeaseUntil, &m.LastError, &m.Priority}
 }
 
 func (p *Postgres) queueVoid(b *pgx.Batch, v *queue.Void, now int64) {
@@ -306,9 +312,9 @@ func (p *Postgres) queueHasten(b *pgx.Batch, h *queue.Hasten, now int64) {
 	if h.Run == "" {
 		return
 	}
-	b.Queue(p.sql(`UPDATE cay.messages SET due = least(due, $3) WHERE project = $1 AND run = $2 AND lease_until = 0
-		RETURNING id, deployment, due, octet_length(body)`), h.Project, h.Run, now).Query(func(rows pgx.Rows) error {
-		e := queue.Entry{Project: h.Project, Run: h.Run}
+	b.Queue(p.sql(`UPDATE cay.messages SET due = least(due, $3), priority = $4 WHERE project = $1 AND run = $2 AND lease_until = 0
+		RETURNING id, deployment, due, octet_length(body)`), h.Project, h.Run, now, h.Priority).Query(func(rows pgx.Rows) error {
+		e := queue.Entry{Project: h.Project, Run: h.Run, Priority: h.Priority}
 		_, err := pgx.ForEachRow(rows, []any{&e.ID, &e.Deployment, &e.Due, &e.Size}, func() error {
 			h.Entries = append(h.Entries, e)
 			return nil
@@ -360,10 +366,21 @@ func (q postgresQueue) register(ctx context.Context, tx pgx.Tx, r *queue.Registe
 	return tx.SendBatch(ctx, b).Close()
 }
 
-func (q postgresQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
+func (q postgresQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest queue.Rest, err error) {
+	entries, rest.Urgent, err = q.pending(ctx, "priority > 0", project, deployment, before, limit)
+	if err != nil {
+		return nil, rest, err
+	}
+	others, other, err := q.pending(ctx, "priority = 0", project, deployment, before, limit-len(entries))
+	rest.Other = other
+	return append(entries, others...), rest, err
+}
+
+// pending returns the messages of a level, and when the earliest of the others is due.
+func (q postgresQueue) pending(ctx context.Context, level, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
 	// limit+1: the last row tells when the remaining messages are due.
-	rows, err := q.p.pool.Query(ctx, q.p.sql(`SELECT id, run, due, lease_until, octet_length(body) FROM cay.messages
-		WHERE project = $1 AND deployment = $2 ORDER BY due LIMIT $3`), project, deployment, limit+1)
+	rows, err := q.p.pool.Query(ctx, q.p.sql(`SELECT id, run, due, lease_until, octet_length(body), priority FROM cay.messages
+		WHERE project = $1 AND deployment = $2 AND `+level+` ORDER BY due LIMIT $3`), project, deployment, limit+1)
 	if err != nil {
 		return nil, 0, pgError(err)
 	}
@@ -371,7 +388,7 @@ func (q postgresQueue) Pending(ctx context.Context, project, deployment string, 
 	rest = math.MaxInt64
 	for rows.Next() {
 		e := queue.Entry{Project: project, Deployment: deployment}
-		if err := rows.Scan(&e.ID, &e.Run, &e.Due, &e.LeaseUntil, &e.Size); err != nil {
+		if err := rows.Scan(&e.ID, &e.Run, &e.Due, &e.LeaseUntil, &e.Size, &e.Priority); err != nil {
 			return nil, 0, pgError(err)
 		}
 		if e.Due >= before || len(entries) == limit {
@@ -386,8 +403,8 @@ func (q postgresQueue) Pending(ctx context.Context, project, deployment string, 
 
 func (q postgresQueue) Entry(ctx context.Context, id string) (*queue.Entry, error) {
 	e := &queue.Entry{ID: id}
-	err := q.p.pool.QueryRow(ctx, q.p.sql("SELECT project, deployment, run, due, lease_until, octet_length(body) FROM cay.messages WHERE id = $1"), id).
-		Scan(&e.Project, &e.Deployment, &e.Run, &e.Due, &e.LeaseUntil, &e.Size)
+	err := q.p.pool.QueryRow(ctx, q.p.sql("SELECT project, deployment, run, due, lease_until, octet_length(body), priority FROM cay.messages WHERE id = $1"), id).
+		Scan(&e.Project, &e.Deployment, &e.Run, &e.Due, &e.LeaseUntil, &e.Size, &e.Priority)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -396,7 +413,7 @@ func (q postgresQueue) Entry(ctx context.Context, id string) (*queue.Entry, erro
 
 func (q postgresQueue) Messages(ctx context.Context, project, run string, limit int) ([]queue.Message, error) {
 	rows, err := q.p.pool.Query(ctx, q.p.sql(`SELECT id, project, deployment, topic, run, step, key, content_type, created_at, due, attempt,
-		receipt, lease_until, last_error FROM cay.messages WHERE project = $1 AND ($2 = '' OR run = $2) ORDER BY due LIMIT $3`),
+		receipt, lease_until, last_error, priority FROM cay.messages WHERE project = $1 AND ($2 = '' OR run = $2) ORDER BY due LIMIT $3`),
 		project, run, pageLimit(limit))
 	if err != nil {
 		return nil, pgError(err)

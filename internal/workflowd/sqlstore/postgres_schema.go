@@ -195,7 +195,7 @@ CREATE TABLE cay.limits (
 	state jsonb NOT NULL DEFAULT '{}', -- letInState
 	PRIMARY KEY (project, workflow)
 );
-`}
+`, postgresPriority}
 
 const fencedOff = "CY001" // SQLSTATE of fence's refusal
 

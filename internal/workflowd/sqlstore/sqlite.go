@@ -261,7 +261,7 @@ func (s *SQLite) migrate() error {
 			return err
 		}
 		if tables == 0 {
-			if err := exec(sqliteSchema + sqliteFirst + sqliteIndexes + sqliteMessages); err != nil {
+			if err := exec(sqliteSchema + sqliteFirst + sqliteIndexes + sqliteMessages + sqlitePriority); err != nil {
 				return err
 			}
 			return exec(`INSERT INTO workflow_meta VALUES ('format', ` + strconv.Itoa(sqliteFormat) + `)`)
@@ -273,17 +273,21 @@ func (s *SQLite) migrate() error {
 		if format > sqliteFormat {
 			return cay.Errorf(cay.NotSupported, "the workflow database %s was written by a later release", s.path)
 		}
-		var columns int
-		row = s.w.conn.QueryRowContext(context.Background(), `SELECT count(*) FROM pragma_table_info('workflow_runs') WHERE name = 'first'`)
-		if err := row.Scan(&columns); err != nil {
-			return err
-		}
-		if columns == 0 {
-			if err := exec(sqliteFirst); err != nil {
+		add := func(table, column, text string) error {
+			var columns int
+			row := s.w.conn.QueryRowContext(context.Background(), `SELECT count(*) FROM pragma_table_info(?) WHERE name = ?`, table, column)
+			if err := row.Scan(&columns); err != nil || columns > 0 {
 				return err
 			}
+			return exec(text)
 		}
-		return exec(sqliteIndexes + sqliteMessages)
+		if err := add("workflow_runs", "first", sqliteFirst); err != nil {
+			return err
+		}
+		if err := exec(sqliteIndexes + sqliteMessages); err != nil {
+			return err
+		}
+		return add("workflow_messages", "priority", sqlitePriority)
 	})
 }
 

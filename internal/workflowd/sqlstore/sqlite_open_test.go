@@ -67,8 +67,8 @@ func TestOpenSQLite_OtherFiles(t *testing.T) {
 	}
 }
 
-// A database of a release before chains is upgraded for chains.
-func TestOpenSQLite_BeforeChains(t *testing.T) {
+// A database of a release before chains, and before priorities, is upgraded for them.
+func TestOpenSQLite_Earlier(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "w.db")
 	s, err := sqlstore.OpenSQLite(t.Context(), path, sqlstore.SQLiteOptions{})
@@ -80,7 +80,8 @@ func TestOpenSQLite_BeforeChains(t *testing.T) {
 	}
 	d, err := sql.Open("sqlite", path)
 	if err == nil {
-		_, err = d.Exec(`DROP INDEX workflow_runs_first; ALTER TABLE workflow_runs DROP COLUMN first`)
+		_, err = d.Exec(`DROP INDEX workflow_runs_first; ALTER TABLE workflow_runs DROP COLUMN first;
+			DROP INDEX workflow_messages_urgent; ALTER TABLE workflow_messages DROP COLUMN priority`)
 	}
 	if err := errors.Join(err, d.Close()); err != nil {
 		t.Fatal(err)
@@ -92,6 +93,9 @@ func TestOpenSQLite_BeforeChains(t *testing.T) {
 		}
 		if _, err := s.Last(t.Context(), "wrun_1"); cay.CodeOf(err) != cay.NotFound {
 			t.Errorf("the chain of nothing: %v", err)
+		}
+		if _, _, err := s.Queue().Pending(t.Context(), "p", "d", 1, 1); err != nil {
+			t.Error(err)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)

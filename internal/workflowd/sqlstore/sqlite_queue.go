@@ -61,6 +61,12 @@ CREATE TABLE IF NOT EXISTS workflow_limits (
 ) STRICT, WITHOUT ROWID;
 `
 
+// sqlitePriority adds a column that earlier releases do not have, and its index.
+const sqlitePriority = `
+ALTER TABLE workflow_messages ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX workflow_messages_urgent ON workflow_messages (project, deployment, due) WHERE priority > 0;
+`
+
 // messageStatements are the writer's prepared statements for the queue.
 type messageStatements struct {
 	insert, body, deploymentKnown               *statement
@@ -73,12 +79,12 @@ type messageStatements struct {
 	hasten, hastenOne, runLeased                *statement
 }
 
-const messageColumns = `id, project, deployment, topic, run, step, key, content_type, created_at, due, attempt, receipt, lease_until, last_error`
+const messageColumns = `id, project, deployment, topic, run, step, key, content_type, created_at, due, attempt, receipt, lease_until, last_error, priority`
 
 func (s *messageStatements) prepare(w *writer) error {
 	for st, text := range map[**statement]string{
 		&s.insert: `INSERT OR IGNORE INTO workflow_messages (` + messageColumns + `, size)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', 0, '', ?) RETURNING n`,
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '', 0, '', ?, ?) RETURNING n`,
 		&s.body: `INSERT INTO workflow_message_bodies (n, body) VALUES (?, ?)`,
 		&s.deploymentKnown: `INSERT OR IGNORE INTO workflow_deployments (project, id, url, secret, created_at, seen_at, error, draining)
 			VALUES (?, ?, '', '', 0, ?, '', 0)`,
@@ -110,7 +116,7 @@ func (s *messageStatements) prepare(w *writer) error {
 		&s.runNext: `DELETE FROM workflow_messages WHERE n = (SELECT n FROM workflow_messages WHERE project = ? AND run = ? LIMIT 1)
 			RETURNING n, topic, key, id`,
 		&s.hasten:    `SELECT id FROM workflow_messages WHERE project = ? AND run = ? AND lease_until = 0`,
-		&s.hastenOne: `UPDATE workflow_messages SET due = min(due, ?) WHERE id = ? RETURNING deployment, due, size`,
+		&s.hastenOne: `UPDATE workflow_messages SET due = min(due, ?), priority = ? WHERE id = ? RETURNING deployment, due, size`,
 		&s.runLeased: `SELECT id FROM workflow_messages WHERE project = ? AND run = ? AND lease_until > 0`,
 	} {
 		var err error
@@ -231,7 +237,7 @@ func (st *messageStatements) put(m *queue.Message, now int64) (first string, err
 	}
 	var row [1]driver.Value
 	ok, err := st.insert.row(row[:], m.ID, m.Project, m.Deployment, m.Topic, m.Run, m.Step, m.Key, m.ContentType,
-		m.CreatedAt, m.Due, int64(len(m.Body)))
+		m.CreatedAt, m.Due, int64(m.Priority), int64(len(m.Body)))
 	if err != nil || !ok {
 		return m.ID, err
 	}
@@ -358,11 +364,12 @@ func (st *messageStatements) hastenRun(h *queue.Hasten, now int64) error {
 	}
 	for _, id := range ids {
 		var row [3]driver.Value
-		if ok, err := st.hastenOne.row(row[:], now, id); err != nil {
+		if ok, err := st.hastenOne.row(row[:], now, int64(h.Priority), id); err != nil {
 			return err
 		} else if ok {
 			h.Entries = append(h.Entries, queue.Entry{
 				ID: id, Project: h.Project, Deployment: row[0].(string), Run: h.Run, Due: row[1].(int64), Size: int(row[2].(int64)),
+				Priority: h.Priority,
 			})
 		}
 	}
@@ -372,7 +379,7 @@ func (st *messageStatements) hastenRun(h *queue.Hasten, now int64) error {
 }
 
 func (st *messageStatements) take(l *queue.Lease, now int64) error {
-	var row [15]driver.Value
+	var row [16]driver.Value
 	ok, err := st.lease.row(row[:], l.ID, l.Receipt, l.Until, now)
 	l.Message, l.Next = nil, 0
 	if err != nil {
@@ -387,6 +394,7 @@ func (st *messageStatements) take(l *queue.Lease, now int64) error {
 	m := &queue.Message{
 		ID: text(1), Project: text(2), Deployment: text(3), Topic: text(4), Run: text(5), Step: text(6), Key: text(7), ContentType: text(8),
 		CreatedAt: number(9), Due: number(10), Attempt: int(number(11)), Receipt: text(12), LeaseUntil: number(13), LastError: text(14),
+		Priority: int(number(15)),
 	}
 	var body [1]driver.Value
 	if _, err := st.bodyGet.row(body[:], row[0].(int64)); err != nil {
@@ -397,10 +405,21 @@ func (st *messageStatements) take(l *queue.Lease, now int64) error {
 	return nil
 }
 
-func (q sqliteQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
+func (q sqliteQueue) Pending(ctx context.Context, project, deployment string, before int64, limit int) (entries []queue.Entry, rest queue.Rest, err error) {
+	entries, rest.Urgent, err = q.pending(ctx, "priority > 0", project, deployment, before, limit)
+	if err != nil {
+		return nil, rest, err
+	}
+	others, other, err := q.pending(ctx, "priority = 0", project, deployment, before, limit-len(entries))
+	rest.Other = other
+	return append(entries, others...), rest, err
+}
+
+// pending returns the messages of a level, and when the earliest of the others is due.
+func (q sqliteQueue) pending(ctx context.Context, level, project, deployment string, before int64, limit int) (entries []queue.Entry, rest int64, err error) {
 	// limit+1: the last row tells when the remaining messages are due.
-	rows, err := q.s.read.QueryContext(ctx, `SELECT id, run, due, lease_until, size FROM workflow_messages
-		WHERE project = ? AND deployment = ? ORDER BY due LIMIT ?`, project, deployment, limit+1)
+	rows, err := q.s.read.QueryContext(ctx, `SELECT id, run, due, lease_until, size, priority FROM workflow_messages
+		WHERE project = ? AND deployment = ? AND `+level+` ORDER BY due LIMIT ?`, project, deployment, limit+1)
 	if err != nil {
 		return nil, 0, sqliteError("read messages", err)
 	}
@@ -408,7 +427,7 @@ func (q sqliteQueue) Pending(ctx context.Context, project, deployment string, be
 	rest = math.MaxInt64
 	for rows.Next() {
 		e := queue.Entry{Project: project, Deployment: deployment}
-		if err := rows.Scan(&e.ID, &e.Run, &e.Due, &e.LeaseUntil, &e.Size); err != nil {
+		if err := rows.Scan(&e.ID, &e.Run, &e.Due, &e.LeaseUntil, &e.Size, &e.Priority); err != nil {
 			return nil, 0, sqliteError("read messages", err)
 		}
 		if e.Due >= before || len(entries) == limit {
@@ -422,8 +441,8 @@ func (q sqliteQueue) Pending(ctx context.Context, project, deployment string, be
 
 func (q sqliteQueue) Entry(ctx context.Context, id string) (*queue.Entry, error) {
 	e := &queue.Entry{ID: id}
-	err := q.s.read.QueryRowContext(ctx, `SELECT project, deployment, run, due, lease_until, size FROM workflow_messages WHERE id = ?`, id).
-		Scan(&e.Project, &e.Deployment, &e.Run, &e.Due, &e.LeaseUntil, &e.Size)
+	err := q.s.read.QueryRowContext(ctx, `SELECT project, deployment, run, due, lease_until, size, priority FROM workflow_messages WHERE id = ?`, id).
+		Scan(&e.Project, &e.Deployment, &e.Run, &e.Due, &e.LeaseUntil, &e.Size, &e.Priority)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -446,7 +465,7 @@ func (q sqliteQueue) Messages(ctx context.Context, project, run string, limit in
 	for rows.Next() {
 		var m queue.Message
 		if err := rows.Scan(&m.ID, &m.Project, &m.Deployment, &m.Topic, &m.Run, &m.Step, &m.Key, &m.ContentType,
-			&m.CreatedAt, &m.Due, &m.Attempt, &m.Receipt, &m.LeaseUntil, &m.LastError); err != nil {
+			&m.CreatedAt, &m.Due, &m.Attempt, &m.Receipt, &m.LeaseUntil, &m.LastError, &m.Priority); err != nil {
 			return nil, sqliteError("list messages", err)
 		}
 		list = append(list, m)

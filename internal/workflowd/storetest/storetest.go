@@ -830,7 +830,7 @@ func testSchedules(f *fixture) {
 }
 
 func testLimits(f *fixture) {
-	a := history.Limit{Project: "p", Workflow: "workflow//./a//order", Concurrency: 3, Rate: 10, Period: time.Minute}
+	a := history.Limit{Project: "p", Workflow: "workflow//./a//order", Concurrency: 3, Rate: 10, Period: time.Minute, Priority: 7}
 	b := history.Limit{Project: "p", Workflow: "workflow//./b//order", Rate: 1, Period: time.Hour}
 	c := history.Limit{Project: "q", Workflow: a.Workflow, Concurrency: 1}
 	for _, l := range []history.Limit{b, {Project: "p", Workflow: a.Workflow, Concurrency: 1}, c, a} {

@@ -1,5 +1,5 @@
 // Steps, and workflows of steps, that need nothing but the SDK.
-import { FatalError, getStepMetadata, getWorkflowMetadata, RetryableError, sleep } from 'workflow';
+import { createHook, FatalError, getStepMetadata, getWorkflowMetadata, RetryableError, sleep } from 'workflow';
 import { finish, say, write } from './stream';
 
 async function add(a: number, b: number) {
@@ -111,6 +111,18 @@ async function hold() {
   // Until a test asks the app to let it go.
   await new Promise((resolve) => Object.assign(globalThis, { letGo: resolve }));
   return getStepMetadata().attempt;
+}
+
+/** A hook that takes a value while a step is under way, and a step beside it. */
+export async function heldBeside(token: string) {
+  'use workflow';
+  const hook = createHook<{ value: number }>({ token });
+  const step = hold();
+  const { value } = await hook;
+  await say('taken');
+  const attempt = await step;
+  await finish();
+  return { value, attempt };
 }
 
 /** A step that lasts as long as a test wants. */

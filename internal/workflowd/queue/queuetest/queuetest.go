@@ -28,6 +28,7 @@ func Run(t *testing.T, c Config) {
 		"Publish":      testPublish,
 		"Keys":         testKeys,
 		"Pending":      testPending,
+		"Priority":     testPriority,
 		"Lease":        testLease,
 		"Acknowledge":  testAcknowledge,
 		"Extend":       testExtend,
@@ -224,7 +225,7 @@ func testPending(f *fixture) {
 		before int64
 		limit  int
 		n      int
-		rest   int64
+		rest   int64 // there are none with a priority
 	}{
 		{start, 100, 0, start}, {start + 1, 100, 1, start + 1000}, {start + 5000, 100, 5, start + 5000}, {start + 5001, 3, 3, start + 3000},
 		{math.MaxInt64, 10, 10, math.MaxInt64}, {math.MaxInt64, 9, 9, start + 9000},
@@ -238,9 +239,51 @@ func testPending(f *fixture) {
 				f.Errorf("%+v", e)
 			}
 		}
-		if !slices.Equal(ids, want[:c.n]) || rest != c.rest {
+		if !slices.Equal(ids, want[:c.n]) || rest != (queue.Rest{Urgent: math.MaxInt64, Other: c.rest}) {
 			f.Errorf("before %d, limit %d: %v and %d, want %v and %d", c.before, c.limit, ids, rest, want[:c.n], c.rest)
 		}
+	}
+}
+
+// Messages with a priority are listed before the others, each soonest first.
+func testPriority(f *fixture) {
+	var ids []string
+	for i, priority := range []int{0, 2, 0, 1, 0} {
+		m, _ := f.publish(func(m *queue.Message) { m.Due, m.Priority = start+int64(i), priority; m.Run = fmt.Sprint("wrun_", i) })
+		ids = append(ids, m.ID)
+		if got := f.message(m.ID); got.Priority != priority {
+			f.Errorf("%+v, want the priority %d", got, priority)
+		}
+		if e := checktest.Must(f.Entry(f.Context(), m.ID))(f); e.Priority != priority {
+			f.Errorf("%+v, want the priority %d", e, priority)
+		}
+	}
+	pending := func(before int64, limit int, rest queue.Rest, want ...int) {
+		f.Helper()
+		entries, got, err := f.Pending(f.Context(), "p", "d", before, limit)
+		checktest.OK(f, err)
+		var found []int
+		for _, e := range entries {
+			found = append(found, slices.Index(ids, e.ID))
+		}
+		if !slices.Equal(found, want) || got != rest {
+			f.Errorf("before %d, limit %d: %v and %+v, want %v and %+v", before-start, limit, found, got, want, rest)
+		}
+	}
+	const none = math.MaxInt64
+	pending(start+5, 10, queue.Rest{Urgent: none, Other: none}, 1, 3, 0, 2, 4)
+	pending(start+5, 3, queue.Rest{Urgent: none, Other: start + 2}, 1, 3, 0)
+	pending(start+5, 2, queue.Rest{Urgent: none, Other: start}, 1, 3)
+	pending(start+5, 1, queue.Rest{Urgent: start + 3, Other: start}, 1)
+	pending(start+2, 10, queue.Rest{Urgent: start + 3, Other: start + 2}, 1, 0)
+	h := []*queue.Hasten{{Project: "p", Run: "wrun_4", Priority: 5}, {Project: "p", Run: "wrun_1"}}
+	f.write(queue.Batch{Now: start, Hasten: h})
+	if e := h[0].Entries; len(e) != 1 || e[0].Priority != 5 || e[0].Due != start {
+		f.Errorf("%+v", e)
+	}
+	pending(start+5, 10, queue.Rest{Urgent: none, Other: none}, 4, 3, 0, 1, 2)
+	if l := f.lease(ids[4], "r", start, start+100); l.Message == nil || l.Message.Priority != 5 {
+		f.Errorf("%+v", l.Message)
 	}
 }
 
