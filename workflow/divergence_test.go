@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -139,7 +140,7 @@ func TestDivergence_Words(t *testing.T) {
 	}
 }
 
-// lineOf returns the position of a line in this file.
+// lineOf returns the position of a line in this file, as the compiler names it.
 func lineOf(t *testing.T, text string) string {
 	t.Helper()
 	b, err := os.ReadFile("divergence_test.go")
@@ -148,11 +149,8 @@ func lineOf(t *testing.T, text string) string {
 	}
 	lines := strings.Split(string(b), "\n")
 	i := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("%s/divergence_test.go:%d", dir, i+1)
+	_, file, _, _ := runtime.Caller(0) // a path of the module with -trimpath
+	return fmt.Sprintf("%s:%d", file, i+1)
 }
 
 // A log that has ended only fits code that ends in the same way.
