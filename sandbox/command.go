@@ -30,6 +30,10 @@ type CommandParams struct {
 	Stdin bool `json:"stdin,omitempty"`
 	// PTY runs the command on a terminal of that size; stdout and stderr are one stream then.
 	PTY *WindowSize `json:"pty,omitempty"`
+	// Main marks the program that the sandbox is for: the command line of process 1 in the
+	// sandbox names the program then, as an init of docker's does. It changes nothing else.
+	// A sandbox that an earlier version of cay started shows nothing.
+	Main bool `json:"main,omitempty"`
 	// IdempotencyKey makes repeating this call return the first call's command, for
 	// as long as the sandbox's session lasts and keeps the command's record. Sent
 	// as the Idempotency-Key header; at most 255 characters.

@@ -98,6 +98,7 @@ func (o *runOptions) run(ctx context.Context, a *app) error {
 	if command.Timeout, err = durationValue("--timeout", o.timeout, o.limitSet); err != nil {
 		return &exitError{exitUsage, err}
 	}
+	command.Main = true
 	copyIn, err := parseCopies("--copy", o.copyIn)
 	if err != nil {
 		return &exitError{exitUsage, err}

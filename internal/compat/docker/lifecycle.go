@@ -69,7 +69,7 @@ func (s *Server) start(ctx context.Context, v *live, c *container) (err error) {
 			}
 		}
 	}
-	p := sandbox.CommandParams{Argv: c.Spec.Argv, Stdin: c.Spec.OpenStdin}
+	p := sandbox.CommandParams{Argv: c.Spec.Argv, Stdin: c.Spec.OpenStdin, Main: true}
 	if c.Spec.Tty {
 		p.PTY = &sandbox.WindowSize{Cols: 80, Rows: 24}
 	}

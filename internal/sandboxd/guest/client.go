@@ -91,19 +91,25 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return h, nil
 }
 
-// needs reports whether the guest's protocol has at least the given version; what names
+// needs checks whether the guest's protocol has at least the given version; what names
 // the feature in the error. Errors: not_supported.
 func (c *Client) needs(ctx context.Context, version int, what string) error {
-	if c.protocol.Load() == 0 {
-		if _, err := c.Health(ctx); err != nil {
-			return err
-		}
-	}
-	if c.protocol.Load() <= int64(version) {
+	known, err := c.knows(ctx, version)
+	if err == nil && !known {
 		return cay.Errorf(cay.NotSupported, "the sandbox was started by an earlier build of cay, which knows no %s", what).
 			WithHint("stop it and start it again")
 	}
-	return nil
+	return err
+}
+
+// knows reports whether the guest's protocol has at least the given version.
+func (c *Client) knows(ctx context.Context, version int) (bool, error) {
+	if c.protocol.Load() == 0 {
+		if _, err := c.Health(ctx); err != nil {
+			return false, err
+		}
+	}
+	return c.protocol.Load() > int64(version), nil
 }
 
 // request is one call to the guest.

@@ -34,7 +34,8 @@ func commandID(p sandbox.CommandParams) string {
 
 // Start starts a command. See sandboxd.Commands.
 func (c *Client) Start(ctx context.Context, p sandbox.CommandParams) (*sandbox.Command, error) {
-	if err := c.understands(ctx, p); err != nil {
+	p, err := c.understood(ctx, p)
+	if err != nil {
 		return nil, err
 	}
 	var cmd struct {
@@ -42,7 +43,7 @@ func (c *Client) Start(ctx context.Context, p sandbox.CommandParams) (*sandbox.C
 		Argv json.RawMessage `json:"argv"` // which is known
 	}
 	start := StartRequest{ID: commandID(p), Params: p}
-	err := c.call(ctx, request{method: http.MethodPost, path: "/commands", body: encode(start), repeat: true}, &cmd)
+	err = c.call(ctx, request{method: http.MethodPost, path: "/commands", body: encode(start), repeat: true}, &cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -53,17 +54,27 @@ func (c *Client) Start(ctx context.Context, p sandbox.CommandParams) (*sandbox.C
 	return &cmd.Command, nil
 }
 
-// understands reports whether the guest knows all that p asks for.
-func (c *Client) understands(ctx context.Context, p sandbox.CommandParams) error {
-	if p.TimeoutSignal == 0 {
-		return nil
+// understood returns p as the guest understands it: a guest of an earlier build cannot show
+// the main program, and is not asked to. Errors: not_supported, for all else that the guest
+// does not know.
+func (c *Client) understood(ctx context.Context, p sandbox.CommandParams) (sandbox.CommandParams, error) {
+	if p.TimeoutSignal != 0 {
+		if err := c.needs(ctx, protocolTimeoutSignal, "timeout_signal"); err != nil {
+			return p, err
+		}
 	}
-	return c.needs(ctx, protocolTimeoutSignal, "timeout_signal")
+	if !p.Main {
+		return p, nil
+	}
+	known, err := c.knows(ctx, protocolMain)
+	p.Main = known
+	return p, err
 }
 
 // Exec starts a command and streams its output. See sandboxd.Commands.
 func (c *Client) Exec(ctx context.Context, p sandbox.CommandParams) (sandbox.Output, error) {
-	if err := c.understands(ctx, p); err != nil {
+	p, err := c.understood(ctx, p)
+	if err != nil {
 		return nil, err
 	}
 	start := StartRequest{ID: commandID(p), Params: p}

@@ -9,13 +9,14 @@ import (
 // Protocol is the version of the protocol that the guest supports, as Health reports it.
 // A daemon that adopts a machine with another build's guest sends no request that the
 // guest would ignore.
-const Protocol = protocolTimeoutSignal
+const Protocol = protocolMain
 
 // The versions in which features appeared. Since protocolTimeoutSignal a guest refuses
 // commands with unknown parameters; before, it ignored the parameters.
 const (
 	protocolTimeoutSignal = 1
 	protocolContentOnly   = 1
+	protocolMain          = 2
 )
 
 // Names of a header and of a trailer.

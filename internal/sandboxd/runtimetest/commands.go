@@ -25,6 +25,7 @@ func testCommands(t *testing.T, c *guest.Client) {
 		"Exit":           testExit,
 		"Invalid":        testInvalidCommands,
 		"Environment":    testEnvironment,
+		"Main":           testMain,
 		"Descriptors":    testDescriptors,
 		"MagicWorkDir":   testMagicWorkDir,
 		"Signal":         testSignal,
@@ -181,6 +182,27 @@ func testEnvironment(t *testing.T, c *guest.Client) {
 	}
 	if strings.Contains(out, guest.ConfigEnv) {
 		t.Error("the guest's configuration is in a command's environment")
+	}
+}
+
+// Process 1 shows the command that the sandbox is for, and its memory has room for its text.
+func testMain(t *testing.T, c *guest.Client) {
+	if !realRoot(t, c) {
+		t.Skip("process 1 belongs to this host")
+	}
+	shown := func() string {
+		return run(t, c, sandbox.CommandParams{Argv: []string{"cat", "/proc/1/cmdline"}}).stdout
+	}
+	own := strings.TrimRight(shown(), "\x00")
+	for _, last := range []string{"one two", strings.Repeat("long", 10_000), "x"} {
+		run(t, c, sandbox.CommandParams{Argv: []string{"echo", last}, Main: true})
+		got, want := strings.TrimRight(shown(), "\x00"), own+" -- echo "+last
+		if len(want) > 100 {
+			want = want[:100]
+			got = got[:min(len(got), 100)]
+		}
+		equal(t, "command line", got, want)
+		run(t, c, sandbox.CommandParams{Argv: []string{"echo", "another"}})
 	}
 }
 

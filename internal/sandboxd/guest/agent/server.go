@@ -52,6 +52,8 @@ type Config struct {
 	WorkDir string
 	// SetHostname sets the machine's name, which may still be unset. Nil: the name stays.
 	SetHostname func(name string) error
+	// SetTitle shows argv in the command line of this process. Nil: the command line stays.
+	SetTitle func(argv []string)
 	// TokenSHA256 is the hash of the token that every request must carry, until an
 	// identity request changes it.
 	TokenSHA256 [sha256.Size]byte

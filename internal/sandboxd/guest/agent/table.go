@@ -257,6 +257,9 @@ func (s *Server) start(req guest.StartRequest) (*command, error) {
 		if err == nil {
 			cmd, err = s.launch(req.ID, pl)
 		}
+		if err == nil && req.Params.Main && s.cfg.SetTitle != nil {
+			s.cfg.SetTitle(req.Params.Argv)
+		}
 		s.table.setStarted(e, cmd, err)
 	}
 	<-e.started

@@ -51,6 +51,7 @@ func run() error {
 	if os.Getpid() != 1 {
 		return errors.New("not the first process of a sandbox; it is started by cay")
 	}
+	line := newTitle()
 	// Nobody else needs the configuration: commands get an environment of their own.
 	if err := os.Unsetenv(guest.ConfigEnv); err != nil {
 		return err
@@ -70,6 +71,7 @@ func run() error {
 		WorkDir:     cfg.WorkDir,
 		TokenSHA256: sum,
 		SetHostname: setHostname,
+		SetTitle:    line.set,
 		Peer:        cfg.Gateway,
 		SwitchUsers: true,
 		Reaper:      reaper,
