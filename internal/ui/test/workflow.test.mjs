@@ -7,6 +7,7 @@ import { runnerImport } from 'vite';
 const load = async (path) => (await runnerImport(fileURLToPath(new URL(path, import.meta.url)), { configFile: false, logLevel: 'error' })).module;
 const { functionOf } = await load('../src/text.ts');
 const { labelOf, purposeOf } = await load('../src/pages/workflow/waits.ts');
+const { position } = await load('../src/pages/workflow/stack.ts');
 
 const at = (second) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 const span = (kind, id, slot, more) => ({ kind, id, slot, status: 'open', begins_at: at(slot), ...more });
@@ -56,4 +57,23 @@ test("names of the Workflow SDK are shown by their functions'", () => {
     assert.equal(functionOf(name), want, name);
   const step = span('step', 'step_1', 1, { name: 'step//./workflows/order//charge' });
   assert.equal(labelOf(step, [step]), 'charge');
+});
+
+test('a stack says where a panic was, also that of a program built with -trimpath', () => {
+  const stack = (std, own) =>
+    `goroutine 8 [running]:
+runtime/debug.Stack()
+\t${std}runtime/debug/stack.go:26 +0x64
+example.com/shop.recovered()
+\t${own}/worker.go:40 +0x20
+panic({0x1024, 0x2048})
+\t${std}runtime/panic.go:860 +0x12c
+reflect.Value.Call({0x1, 0x2})
+\t${std}reflect/value.go:370 +0x90
+example.com/shop.divide(...)
+\t${own}/divide.go:12
+`;
+  assert.equal(position(stack('/usr/local/go/src/', '/home/ada/shop')), '/home/ada/shop/divide.go:12');
+  assert.equal(position(stack('', 'example.com/shop')), 'example.com/shop/divide.go:12');
+  assert.equal(position('Error: no\n    at work (file:///app/work.js:3:9)\n    at node:internal/process:1:2'), 'file:///app/work.js:3:9');
 });

@@ -6,6 +6,7 @@ import { JSONView } from '../../components/show';
 import { complain, toast } from '../../components/toast';
 import { Exact, written } from '../../json';
 import { bytes, visible, visibleLines } from '../../text';
+import { position } from './stack';
 import type { Payload } from './types';
 
 /** Copy puts text into the clipboard. */
@@ -86,21 +87,6 @@ interface Recorded {
   data?: { stack?: string; [more: string]: unknown };
   causes?: Recorded[];
   cause?: unknown;
-}
-
-/** What paths of the machinery have, rather than those of the program. */
-const machinery = /\/src\/(runtime|reflect|testing)\/|\/debug\/stack\.go|^node:|\/node_modules\//;
-
-/** position is where in the code a stack says that it happened, "" if it does not say. */
-export function position(stack: string): string {
-  const lines = stack.split('\n').slice(0, 400);
-  // A goroutine that has recovered says what it did then, and below the panic where that was.
-  const from = lines.findLastIndex((l) => l.startsWith('panic('));
-  for (const line of lines.slice(from + 1)) {
-    const at = /^\s+(\/\S+:\d+)( \+0x[0-9a-f]+)?$/.exec(line) ?? /^\s*at (?:.*\()?((?:file:\/\/)?[^()\s]+:\d+:\d+)\)?$/.exec(line);
-    if (at && !machinery.test(at[1]!)) return at[1]!;
-  }
-  return '';
 }
 
 const words = (e: unknown): Recorded => (e && typeof e === 'object' && !Array.isArray(e) && !(e instanceof Exact) ? (e as Recorded) : { message: text(e) });
