@@ -255,8 +255,12 @@ func (e *Engine) planResting(ctx context.Context, r *store.Row, p sandbox.ForkPa
 	}
 	asleep := store.Row{Sandbox: sandbox.Sandbox{Runtime: r.Runtime}, Hibernation: r.Hibernation}
 	if f.from, err = e.openOrigin(ctx, &asleep); cay.CodeOf(err) == cay.NotFound {
-		if now, gerr := e.store.Get(ctx, r.ID); gerr != nil || now.Hibernation != r.Hibernation {
-			return nil, errors.Join(gerr, errRaced)
+		now, err := e.store.Get(ctx, r.ID)
+		if err == nil && now.Hibernation != r.Hibernation {
+			err = errRaced
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return f, err

@@ -371,6 +371,9 @@ func (e *Engine) unpause(ctx context.Context, ref string) (*sandbox.Sandbox, err
 	}
 	m.saving.Lock()
 	defer m.saving.Unlock()
+	if m.ctx.Err() != nil { // the machine ends, or belongs to the next engine
+		return nil, context.Cause(m.ctx)
+	}
 	if err := m.inst.Resume(ctx); err != nil {
 		return nil, e.machineError(m, fmt.Errorf("resume: %w", err))
 	}

@@ -91,6 +91,25 @@ func TestRestart(t *testing.T) {
 		ended := awaitEnd(t, h, s.ID, func() { h.Clock.Advance(6 * time.Minute) })
 		wantStatus(t, ended, sandbox.Stopped, sandbox.ReasonTimeout)
 	})
+	t.Run("CallsDuringClose", func(t *testing.T) {
+		t.Parallel()
+		h, _ := startFake(t)
+		ctx := defaultCaller(t)
+		for name, rest := range map[string]func(context.Context, string) (*sandbox.Sandbox, error){"stopped": h.Engine.Stop, "paused": h.Pause} {
+			checktest.Must(h.Create(ctx, sandbox.CreateParams{Name: name}))(t)
+			checktest.Must(rest(ctx, name))(t)
+		}
+		h.Engine.Close()
+		// Calls of clients come until the last moment. Each ends.
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		_, err := h.Exec(ctx, "stopped", sandbox.CommandParams{Argv: []string{"true"}})
+		checktest.Code(t, err, cay.Unavailable)
+		for _, name := range []string{"stopped", "paused"} {
+			_, err := h.Resume(ctx, name, sandbox.ResumeParams{})
+			checktest.Code(t, err, cay.Unavailable)
+		}
+	})
 	t.Run("TimeoutWhileDown", func(t *testing.T) {
 		t.Parallel()
 		h, rt := startFake(t)

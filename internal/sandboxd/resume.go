@@ -176,9 +176,13 @@ func (e *Engine) resume(ctx context.Context, r *store.Row, p sandbox.ResumeParam
 	begun := *r
 	begun.SessionID, begun.Status = ident.NewSession(), sandbox.Resuming
 	m := e.newSession(&begun)
-	if other, err := e.add(m); err != nil || other != nil {
+	other, err := e.add(m)
+	if err == nil && other != nil {
+		err = errRaced
+	}
+	if err != nil {
 		m.cancel(nil)
-		return nil, errors.Join(err, errRaced)
+		return nil, err
 	}
 	work := func() {
 		ctx := context.WithoutCancel(ctx)
