@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -24,6 +26,7 @@ import (
 	"github.com/cayhq/cay/internal/daemon"
 	"github.com/cayhq/cay/internal/handover"
 	"github.com/cayhq/cay/internal/sandboxd/network/networktest"
+	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/seedtest"
 	"github.com/cayhq/cay/sandbox"
 )
@@ -175,6 +178,56 @@ func attach(t *testing.T, c *sandbox.Client, ref string, argv ...string) *runnin
 	return r
 }
 
+// upgraded opens a connection to a preview that has left HTTP, as a WebSocket does, and says
+// when it ends.
+func upgraded(t *testing.T, address, preview string) (ended chan struct{}) {
+	t.Helper()
+	u := checktest.Must(url.Parse(preview))(t)
+	c := checktest.Must(net.Dial("tcp", address))(t)
+	t.Cleanup(func() { c.Close() })
+	checktest.Must(fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", u.Host))(t)
+	r := bufio.NewReader(c)
+	resp := checktest.Must(http.ReadResponse(r, nil))(t)
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("the preview answers an upgrade with %s", resp.Status)
+	}
+	checktest.Must(io.WriteString(c, "ping\n"))(t)
+	if got := checktest.Must(r.ReadString('\n'))(t); got != "ping\n" {
+		t.Fatalf("the preview sends back %q", got)
+	}
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, r) // that it ends is what counts
+	}()
+	return ended
+}
+
+// typing sends a line to a command's standard input, in a request that goes on until the end
+// of the test, and returns when the command has got the line.
+func typing(t *testing.T, c *sandbox.Client, ref, line string) *sandbox.Command {
+	t.Helper()
+	cmd := checktest.Must(c.Start(t.Context(), ref, sandbox.CommandParams{Argv: []string{"cat"}, Stdin: true}))(t)
+	r, w := io.Pipe()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		r.CloseWithError(c.WriteStdin(t.Context(), ref, cmd.ID, r, false)) // it breaks with the daemon
+	}()
+	t.Cleanup(func() {
+		w.Close()
+		<-sent
+	})
+	checktest.Must(io.WriteString(w, line))(t)
+	out := checktest.Must(c.Output(t.Context(), ref, cmd.ID, sandbox.OutputParams{Follow: true}))(t)
+	defer out.Close()
+	for got := ""; got != line; {
+		e := checktest.Must(out.Next())(t)
+		got += string(e.Data)
+	}
+	return cmd
+}
+
 // await fails the test if a channel is not closed in time.
 func await(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
@@ -195,8 +248,12 @@ c.on("data", () => {});
 c.on("error", e => { console.log(e.code); process.exit(); });
 c.on("end", () => { console.log("END"); process.exit(); });
 `
+	// server also takes over connections, for a protocol that sends back what it gets.
 	server = `
-require("http").createServer((q, a) => a.end("hello")).listen(8000, () => console.log("listens"));
+require("http").createServer((q, a) => a.end("hello")).on("upgrade", (q, c) => {
+  c.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+  c.on("error", () => {}).pipe(c);
+}).listen(8000, () => console.log("listens"));
 `
 )
 
@@ -236,6 +293,8 @@ func TestDaemon_Replaced(t *testing.T) {
 		for name, r := range map[string]*running{"output": ticks, "idle": idle, "busy": busy} {
 			await(t, "the start of "+name, r.begun)
 		}
+		socket := upgraded(t, address, s.Ports[0].URL)
+		typed := typing(t, c, s.ID, "first\n")
 		onAPI, onPreview := probing(t, address, "http://"+address+"/healthz"), probing(t, address, s.Ports[0].URL)
 
 		if killed {
@@ -263,6 +322,12 @@ func TestDaemon_Replaced(t *testing.T) {
 			if got := r.text.String(); !strings.HasSuffix(got, "ECONNRESET\n") && !strings.HasSuffix(got, "EPIPE\n") || r.err != nil {
 				t.Errorf("round %d: the connection that is %s ended with %q, %v", round, name, got, r.err)
 			}
+		}
+		await(t, "a connection that has left HTTP", socket)
+		checktest.OK(t, c.WriteStdin(t.Context(), s.ID, typed.ID, strings.NewReader("second\n"), true))
+		out := checktest.Must(c.Output(t.Context(), s.ID, typed.ID, sandbox.OutputParams{Follow: true}))(t)
+		if text := sandboxtest.ReadText(t, out); text != "first\nsecond\n" {
+			t.Errorf("round %d: standard input was %q", round, text)
 		}
 		checktest.Must(c.WriteFile(t.Context(), s.ID, stop, strings.NewReader(""), sandbox.WriteParams{}))(t)
 		await(t, "the command with output", ticks.ended)

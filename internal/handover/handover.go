@@ -53,6 +53,7 @@ const (
 	farewell = 5 * time.Second
 )
 
+// send sends a message. Errors: errEnded.
 func send(c *net.UnixConn, m message, files []int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -62,7 +63,11 @@ func send(c *net.UnixConn, m message, files []int) error {
 	if len(files) > 0 {
 		rights = unix.UnixRights(files...)
 	}
-	if _, _, err := c.WriteMsgUnix(b, rights, nil); err != nil {
+	_, _, err = c.WriteMsgUnix(b, rights, nil)
+	switch {
+	case errors.Is(err, unix.EPIPE):
+		return errEnded
+	case err != nil:
 		return fmt.Errorf("send step %s: %w", m.Step, err)
 	}
 	return nil
@@ -73,7 +78,7 @@ func receive(c *net.UnixConn) (m message, files []int, err error) {
 	b, oob := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*maxSockets))
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	switch {
-	case err == io.EOF || errors.Is(err, unix.ECONNRESET):
+	case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET): // ReadMsgUnix wraps both
 		return m, nil, errEnded
 	case err != nil:
 		return m, nil, fmt.Errorf("receive a step: %w", err)
@@ -308,7 +313,7 @@ func (p *Predecessor) Sockets() *Sockets {
 	return p.sockets
 }
 
-// Await returns when the old process has stopped. data is the data directory that this
+// Await returns when the old process has stopped, or was killed. data is the data directory that this
 // process is about to open.
 func (p *Predecessor) Await(ctx context.Context, data, version string) error {
 	if p == nil {
@@ -316,10 +321,10 @@ func (p *Predecessor) Await(ctx context.Context, data, version string) error {
 	}
 	unhook := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
 	defer unhook()
-	if err := send(p.conn, message{Step: stepWaiting, Data: data, Version: version}, nil); err != nil {
-		return err
+	err := send(p.conn, message{Step: stepWaiting, Data: data, Version: version}, nil)
+	if err == nil {
+		_, err = expect(p.conn, stepBegin)
 	}
-	_, err := expect(p.conn, stepBegin)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -339,11 +344,12 @@ func (p *Predecessor) Serving() error {
 	if err := p.conn.SetDeadline(time.Now().Add(farewell)); err != nil {
 		return err
 	}
-	if err := send(p.conn, message{Step: stepServing}, nil); err != nil {
-		return err
+	err := send(p.conn, message{Step: stepServing}, nil)
+	if err == nil {
+		_, err = expect(p.conn, stepEnded)
 	}
-	if _, err := expect(p.conn, stepEnded); err != nil && !errors.Is(err, errEnded) {
-		return err
+	if errors.Is(err, errEnded) {
+		return nil
 	}
-	return nil
+	return err
 }

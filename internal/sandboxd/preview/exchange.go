@@ -1,7 +1,10 @@
 package preview
 
 import (
+	"bufio"
+	"context"
 	"errors"
+	"net"
 	"net/http"
 
 	"github.com/cayhq/cay/internal/sandboxd/upload"
@@ -13,6 +16,7 @@ type recorder struct {
 	http.ResponseWriter
 	status int
 	body   *upload.Body
+	visit  context.Context // of the visit, for Hijack
 }
 
 // record returns a recorder of w, and watches r's body. An answer may begin before the
@@ -31,6 +35,18 @@ func record(w http.ResponseWriter, r *http.Request) (*recorder, error) {
 
 // Unwrap is for http.ResponseController.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Hijack implements http.Hijacker: for a WebSocket. It closes the visitor's connection when
+// the visit ends. Package httputil closes only the guest's, and would wait without end for a
+// visitor who says nothing.
+func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	context.AfterFunc(w.visit, func() { conn.Close() })
+	return conn, rw, nil
+}
 
 // WriteHeader implements http.ResponseWriter.
 func (w *recorder) WriteHeader(status int) {

@@ -77,6 +77,7 @@ func (p *proxy) close() {
 
 // serve forwards a request, whose context carries its visit.
 func (p *proxy) serve(w *recorder, r *http.Request) {
+	w.visit = r.Context()
 	p.reverse.ServeHTTP(w, r)
 	// A guest whose connection is cut may still end its answer in good order. The visitor
 	// must not take such an answer for complete.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
 )
 
@@ -378,6 +379,46 @@ func TestProxy_webSocketStop(t *testing.T) {
 	f.handler.Close()
 	if _, _, err := conn.Read(t.Context()); err == nil {
 		t.Error("the WebSocket is still open")
+	}
+}
+
+// A visitor who neither speaks nor leaves does not hold up Close.
+func TestProxy_silentVisitor(t *testing.T) {
+	t.Parallel()
+	var guest net.Conn
+	accepted := make(chan struct{})
+	f := serve(t, newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_ = rw.Flush()
+		guest = conn
+		close(accepted)
+	})), nil)
+	r := checktest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host(open)+"/", nil))(t)
+	r.Header = http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}
+	resp := checktest.Must(f.client.Do(r))(t)
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("the answer is %s", resp.Status)
+	}
+	<-accepted
+	checktest.OK(t, guest.Close()) // in good order, which the proxy passes on
+	if _, err := resp.Body.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the visitor reads %v", err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		f.handler.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Minute):
+		t.Fatal("Close waits for a visitor")
 	}
 }
 
