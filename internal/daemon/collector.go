@@ -8,10 +8,10 @@ import (
 	runtimemetrics "runtime/metrics"
 )
 
-// heapFloor is the size of the heap, in bytes, below which the garbage collector does not
-// run. Go's own floor is 4 MiB: a collection for each 350 calls of the gateway, which took a
-// tenth of the gateway's CPU.
-const heapFloor = 32 << 20
+// minGrowth is how many bytes the heap grows at least between two collections. Go's own floor
+// is a heap of 4 MiB: a collection for each 350 calls of the gateway, which took a tenth of the
+// gateway's CPU.
+const minGrowth = 32 << 20
 
 // The limits of GOGC that the collector sets, in percent of the live heap. The lower limit is
 // Go's default, so that a large heap has the size that it has in other programs.
@@ -20,8 +20,8 @@ const (
 	maxGCPercent = 700
 )
 
-// A collector keeps the garbage collector of this process from running below heapFloor: it
-// adapts GOGC to the live heap after each collection.
+// A collector keeps the garbage collector of this process from running before the heap has
+// grown by minGrowth: it adapts GOGC to the live heap after each collection.
 type collector struct {
 	percent int // in force
 }
@@ -58,11 +58,8 @@ func (c *collector) adapt() {
 	}
 }
 
-// gcPercent returns the GOGC with which a heap of that many live bytes grows to heapFloor or
+// gcPercent returns the GOGC with which a heap of that many live bytes grows by minGrowth, or
 // to the double, whichever is more.
 func gcPercent(live uint64) int {
-	if live >= heapFloor/2 {
-		return minGCPercent
-	}
-	return int(min(heapFloor*100/max(live, 1)-100, maxGCPercent))
+	return int(min(max(minGrowth*100/max(live, 1), minGCPercent), maxGCPercent))
 }

@@ -9,10 +9,11 @@ func TestGCPercent(t *testing.T) {
 	}{
 		{0, maxGCPercent},
 		{1 << 20, maxGCPercent},
-		{4 << 20, 700},
-		{8 << 20, 300},
-		{12 << 20, 166},
-		{16 << 20, minGCPercent},
+		{4 << 20, maxGCPercent},
+		{8 << 20, 400},
+		{12 << 20, 266},
+		{16 << 20, 200},
+		{32 << 20, minGCPercent},
 		{1 << 40, minGCPercent},
 	} {
 		if got := gcPercent(tc.live); got != tc.want {
