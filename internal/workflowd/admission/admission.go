@@ -94,9 +94,10 @@ type gate struct {
 	deciding sync.Mutex
 	limit    history.Limit
 	backlog  bool // runs may be parked: new runs go behind them
-	// lookAgain means that release has to look once more at the runs of a free gate.
-	lookAgain bool
-	local     ledger
+	// known is when all processes know the limit: until then others may park messages by
+	// the earlier one.
+	known time.Time
+	local ledger
 
 	mu        sync.Mutex // guards the fields below
 	releasing bool       // release runs
@@ -104,6 +105,10 @@ type gate struct {
 	timer     *time.Timer
 	timerAt   time.Time // zero if timer is not set
 	closed    bool
+
+	// gone means that the store has no such limit. The gate is forgotten when it holds no
+	// run up, see settle. Door.mu guards the field.
+	gone bool
 }
 
 const (
@@ -115,9 +120,8 @@ const (
 	// lostStart is how long until the messages of a run that was let in are hastened
 	// again, if the run has not started.
 	lostStart = 30 * time.Second
-	// lookAgainAfter is how long after its change release looks again at the runs of a free
-	// gate: until then other processes may park messages by the earlier limit.
-	lookAgainAfter = 2 * staleLimits
+	// knownAfter is how long after its change all processes know a limit.
+	knownAfter = 2 * staleLimits
 	// parkedMeanwhile is lostStart for a message that another process may be about to park.
 	parkedMeanwhile = time.Second
 
@@ -142,12 +146,7 @@ func (d *Door) Close() {
 	defer d.mu.Unlock()
 	d.closed = true
 	for _, g := range d.gates {
-		g.mu.Lock()
-		g.closed = true
-		if g.timer != nil {
-			g.timer.Stop()
-		}
-		g.mu.Unlock()
+		g.close()
 	}
 }
 
@@ -186,14 +185,13 @@ func (d *Door) refresh(ctx context.Context) error {
 	gates := make([]*gate, 0, len(d.gates))
 	for n, g := range d.gates {
 		gates = append(gates, g)
-		if _, ok := known[n]; !ok {
-			delete(d.gates, n)
-		}
+		_, ok := known[n]
+		g.gone = !ok
 	}
 	d.read, d.priorities = time.Now(), priorities
 	d.mu.Unlock()
 	for _, g := range gates {
-		if g.set(known[g.name]) {
+		if d.set(g, known[g.name]) {
 			d.trigger(g)
 		}
 	}
@@ -201,13 +199,41 @@ func (d *Door) refresh(ctx context.Context) error {
 }
 
 // set changes the limit, and reports whether it is another one.
-func (g *gate) set(l history.Limit) bool {
+func (d *Door) set(g *gate, l history.Limit) bool {
 	g.deciding.Lock()
 	defer g.deciding.Unlock()
 	changed := g.limit != l
-	g.limit, g.backlog, g.lookAgain = l, g.backlog || changed, g.lookAgain || changed
+	if changed {
+		g.limit, g.backlog, g.known = l, true, time.Now().Add(knownAfter)
+	}
 	g.free.Store(l.Free())
+	d.settle(g)
 	return changed
+}
+
+// settle forgets a gate whose limit was deleted, once no run can be parked by it. A limit
+// that is set again before that gets the same gate: release of another one would set
+// messages back to its own priority. The caller holds g.deciding.
+func (d *Door) settle(g *gate) {
+	if g.backlog || g.limit != (history.Limit{}) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if g.gone && d.gates[g.name] == g {
+		delete(d.gates, g.name)
+		g.close()
+	}
+}
+
+// close stops the timer: release begins no more.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	if g.timer != nil {
+		g.timer.Stop()
+	}
 }
 
 // gate returns the gate of a workflow, nil if it has no limit.
@@ -490,7 +516,7 @@ func (d *Door) Delete(ctx context.Context, project, workflow string) error {
 		return missing
 	}
 	if g := d.gate(name{project, workflow}); g != nil {
-		g.set(history.Limit{})
+		d.set(g, history.Limit{})
 		err = d.release(ctx, g)
 	}
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 func (d *Door) release(ctx context.Context, g *gate) error {
 	g.deciding.Lock()
 	defer g.deciding.Unlock()
+	defer d.settle(g)
 	let, err := d.letIn(ctx, g, "")
 	if err != nil {
 		return err
@@ -47,10 +48,11 @@ func (d *Door) release(ctx context.Context, g *gate) error {
 			}
 		}
 		if page.Cursor == "" {
-			g.backlog = free && g.lookAgain && d.cfg.Shared != nil
+			// The runs of a free gate are looked at once more when no process parks any.
+			unknown := time.Until(g.known)
+			g.backlog = free && unknown > 0 && d.cfg.Shared != nil
 			if g.backlog {
-				g.lookAgain = false
-				d.after(g, lookAgainAfter)
+				d.after(g, unknown)
 			}
 			return nil
 		}

@@ -422,3 +422,48 @@ func TestQueue_Added(t *testing.T) {
 		f.nothing(time.Hour)
 	})
 }
+
+// slowReads lets the results of Pending wait until the test has received from read, as a
+// slow database does.
+type slowReads struct {
+	queue.Store
+	read chan struct{}
+}
+
+func (s *slowReads) Pending(ctx context.Context, project, deployment string, before int64, limit int) ([]queue.Entry, queue.Rest, error) {
+	entries, rest, err := s.Store.Pending(ctx, project, deployment, before, limit)
+	select {
+	case s.read <- struct{}{}:
+	case <-ctx.Done():
+		return nil, queue.Rest{}, ctx.Err()
+	}
+	return entries, rest, err
+}
+
+// A priority that is set while messages are read from the store is not lost.
+func TestQueue_HastenDuringLoad(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		for _, run := range []string{"wrun_1", "wrun_2", "wrun_3"} {
+			f.publish(func(m *queue.Message) { m.Run = run })
+		}
+		f.app.leave("http://127.0.0.1:3000")
+		f.register("s1")
+		f.app.leave("")
+		slow := &slowReads{read: make(chan struct{})}
+		f.wrap = func(s queue.Store) queue.Store { slow.Store = s; return slow }
+		f.reopen()
+		synctest.Wait() // the messages are read
+		for _, run := range []string{"wrun_2", "wrun_3"} {
+			if due, _, err := f.Hasten(f.Context(), project, run, 5); due != 1 || err != nil {
+				f.Errorf("%d messages are hastened: %v", due, err)
+			}
+		}
+		first := f.delivered()
+		<-slow.read
+		synctest.Wait()
+		f.acknowledge(first)
+		if next := f.delivered(); first.Run != "wrun_2" || next.Run != "wrun_3" {
+			f.Errorf("%s is delivered, then %s", first.Run, next.Run)
+		}
+	}, func(c *queue.Config) { c.InFlight = 1 })
+}

@@ -32,6 +32,7 @@ type lane struct {
 	loading bool  // the lane is being loaded, or waits for that
 	loadAt  int64 // not loaded before this time: the last load has failed
 	loads   int   // number of failed loads
+	reads   int   // number of loads that have begun; see item.after
 
 	inFlight int
 	process  int // counts the registered processes of the app
@@ -64,6 +65,7 @@ type item struct {
 	receipt  string // receipt of a lease that may or may not have been stored
 	state    itemState
 	index    int // index in lane.soon
+	after    int // lane.reads when it was put there: what an earlier load read is older
 }
 
 // entry returns the item's message with another due time.
@@ -367,6 +369,7 @@ func (l *lane) evictLocked(e *Entry, now int64) bool {
 // putLocked makes an item wait or ready, by its due time.
 func (l *lane) putLocked(it *item, now int64) {
 	l.items[it.id] = it
+	it.after = l.reads
 	if it.due > now {
 		it.state = itemSoon
 		heap.Push(&l.soon, it)
@@ -500,6 +503,7 @@ func (q *Queue) loadLane(l *lane) {
 	q.mu.Lock()
 	before := l.outside
 	l.outside = outside{math.MaxInt64, math.MaxInt64} // messages stored from here on lower it
+	l.reads++
 	limit := q.cfg.Loaded + len(l.items)
 	q.mu.Unlock()
 	entries, rest, err := q.store.Pending(q.ctx, l.key.project, l.key.deployment, now+window.Milliseconds(), limit)
@@ -517,7 +521,10 @@ func (q *Queue) loadLane(l *lane) {
 		l.next, l.urgent = min(l.next, rest.Urgent, rest.Other), min(l.urgent, rest.Urgent)
 		l.loads, l.loadAt = 0, 0
 		for _, e := range entries {
-			l.addLocked(e)
+			// The read may not have seen a change whose entry is in memory already.
+			if it := l.items[e.ID]; it == nil || it.after < l.reads {
+				l.addLocked(e)
+			}
 		}
 	}
 	q.tickLocked(l)

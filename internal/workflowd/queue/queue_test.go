@@ -93,6 +93,7 @@ type fixture struct {
 	path   string
 	config queue.Config
 	store  *sqlstore.SQLite
+	wrap   func(queue.Store) queue.Store // nil: the store as it is
 }
 
 // bubble runs a test in simulated time.
@@ -113,6 +114,9 @@ func (f *fixture) open() {
 	f.Helper()
 	f.store = checktest.Must(sqlstore.OpenSQLite(f.Context(), f.path, sqlstore.SQLiteOptions{}))(f)
 	f.config.Store, f.config.Pusher = f.store.Queue(), f.app
+	if f.wrap != nil {
+		f.config.Store = f.wrap(f.config.Store)
+	}
 	f.Queue = checktest.Must(queue.Open(f.Context(), f.config))(f)
 }
 
