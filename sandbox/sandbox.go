@@ -51,7 +51,7 @@ type Sandbox struct {
 	ProjectID string `json:"project_id"`
 	Status    Status `json:"status"`
 	Reason    Reason `json:"reason,omitempty"`  // why it ended; empty before
-	Message   string `json:"message,omitempty"` // a sentence on Reason, for people
+	Message   string `json:"message,omitempty"` // a sentence for people: on Reason; while running, on how it started
 
 	Image    string            `json:"image"`             // reference as given, or the default's name
 	Digest   string            `json:"digest"`            // "sha256:..." of the image that was used

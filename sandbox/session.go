@@ -46,8 +46,8 @@ type SessionListParams struct {
 
 // ResumeParams say how to resume a sandbox.
 type ResumeParams struct {
-	// FilesOnly starts a hibernated sandbox from its files alone, for use when its
-	// processes cannot continue because a build of cay with other programs saved them.
+	// FilesOnly starts a hibernated sandbox from its files alone, without its processes.
+	// Otherwise that happens only if they cannot continue, and Sandbox.Message says so.
 	FilesOnly bool `json:"files_only,omitempty"`
 	// Fresh also starts a sandbox that has ended and is not persistent: from the
 	// sandbox's snapshot if there is one, otherwise from the image.

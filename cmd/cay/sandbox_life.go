@@ -37,7 +37,7 @@ saved.`,
 			return c.Resume(ctx, ref, p)
 		})
 	c.Flags().BoolVar(&p.Fresh, "anew", false, "start also those that are not persistent: from their last snapshot, else from their image")
-	c.Flags().BoolVar(&p.FilesOnly, "files", false, "start hibernated ones from their files alone; for those another build of cay saved")
+	c.Flags().BoolVar(&p.FilesOnly, "files", false, "start hibernated ones from their files alone, without their processes")
 	return c
 }
 

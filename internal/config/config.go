@@ -269,6 +269,9 @@ func (c *Config) AdminTokenFile() string { return filepath.Join(c.Data, "admin.t
 // DatabaseFile is the daemon's database.
 func (c *Config) DatabaseFile() string { return filepath.Join(c.Data, "cay.db") }
 
+// FlowFile is the database of the records of flows.
+func (c *Config) FlowFile() string { return filepath.Join(c.Data, "flows.db") }
+
 // WorkflowFile is the database of workflows, unless WorkflowDatabase is set.
 func (c *Config) WorkflowFile() string { return filepath.Join(c.Data, "workflows.db") }
 

@@ -19,6 +19,7 @@ func (c *Config) Databases() []Database {
 	return []Database{
 		workflows,
 		{Name: "gateway", File: c.GatewayFile()},
+		{Name: "flows", File: c.FlowFile()},
 		{Name: "cay", File: c.DatabaseFile()},
 	}
 }

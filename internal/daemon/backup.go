@@ -25,9 +25,10 @@ const (
 	snapshotBlobs = "snapshots"
 	driveBlobs    = "drives"
 	commandBlobs  = "commands"
+	programBlobs  = "programs"
 )
 
-var blobStores = []string{snapshotBlobs, driveBlobs, commandBlobs}
+var blobStores = []string{snapshotBlobs, driveBlobs, commandBlobs, programBlobs}
 
 const secretKeyFile = "secret.key"
 
@@ -112,7 +113,7 @@ func neededBlobs(ctx context.Context, states map[string]*db.State) (map[string][
 		return nil, errors.New("no state of the database cay")
 	}
 	b, err := store.NeededBlobs(ctx, state)
-	return map[string][]string{snapshotBlobs: b.Snapshots, driveBlobs: b.Drives, commandBlobs: b.Commands}, err
+	return map[string][]string{snapshotBlobs: b.Snapshots, driveBlobs: b.Drives, commandBlobs: b.Commands, programBlobs: b.Programs}, err
 }
 
 // RestoreOptions are the choices of the user.

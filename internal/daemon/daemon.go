@@ -40,6 +40,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/network/intercept"
 	"github.com/cayhq/cay/internal/sandboxd/network/trust"
 	"github.com/cayhq/cay/internal/sandboxd/preview"
+	"github.com/cayhq/cay/internal/sandboxd/programs"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -111,6 +112,7 @@ type Daemon struct {
 	lock       *os.File // held for as long as we use the data directory
 	fresh      bool     // New has made the data directory, and Start has not succeeded
 	db         *db.DB
+	flows      *db.DB // of the records of flows
 	imageStore *image.Store
 	images     *imaged.Engine
 	runtime    machine.Runtime
@@ -177,6 +179,9 @@ func New(ctx context.Context, cfg config.Config, opts Options) (_ *Daemon, err e
 	if d.db, err = db.Open(ctx, cfg.DatabaseFile(), db.Options{Reserve: databaseReserve}); err != nil {
 		return nil, err
 	}
+	if d.flows, err = db.Open(ctx, cfg.FlowFile(), db.Options{}); err != nil {
+		return nil, err
+	}
 	if err := d.buildEngines(ctx); err != nil {
 		return nil, err
 	}
@@ -214,7 +219,7 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		return err
 	}
 	sc := sandboxd.Config{
-		DB: d.db, Accounts: d.accounts, Secrets: secrets, Logger: d.log, Metrics: d.metrics, PreviewURL: d.previewURLs(),
+		DB: d.db, FlowDB: d.flows, Accounts: d.accounts, Secrets: secrets, Logger: d.log, Metrics: d.metrics, PreviewURL: d.previewURLs(),
 		Runtime: d.opts.Runtime, Images: d.opts.Images, DestroyOnStop: d.opts.DestroyOnStop,
 		Limits: sandboxd.Limits{
 			MaxTimeout: d.cfg.Limits.Timeout, MaxVCPUs: d.cfg.Limits.VCPUs,
@@ -246,8 +251,13 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 		if sc.Trust, err = d.openEgress(); err != nil {
 			return err
 		}
+		kept, err := d.openBlobs(programBlobs)
+		if err != nil {
+			return err
+		}
+		sc.Programs = programs.New(kept)
 		runtime, err := gvisor.New(gvisor.Config{
-			StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, Egress: d.egress, Logger: d.log,
+			StateDir: dir, NoLimits: d.cfg.InsecureNoLimits, Egress: d.egress, Logger: d.log, Programs: sc.Programs,
 		})
 		if err != nil {
 			return err
@@ -392,8 +402,10 @@ func (d *Daemon) close() error {
 	if d.proxy != nil {
 		d.proxy.Close()
 	}
-	if d.db != nil {
-		errs = append(errs, d.db.Close())
+	for _, database := range []*db.DB{d.flows, d.db} {
+		if database != nil {
+			errs = append(errs, database.Close())
+		}
 	}
 	if d.lock != nil {
 		if d.fresh { // a daemon that never served leaves nothing, and no token to nothing

@@ -114,11 +114,5 @@ func (d *Daemon) useSentry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	guestID := ""
-	if guest := embedded.Guest(); guest != nil {
-		if guestID, err = gvisor.ProgramID(bytes.NewReader(guest)); err != nil {
-			return err
-		}
-	}
-	return gvisor.UseProgram(path, id, guestID)
+	return gvisor.UseProgram(path)
 }

@@ -95,7 +95,7 @@ func (d *Daemon) feedWatchdog(ctx context.Context, unit *systemd.Unit, limit tim
 func (d *Daemon) probe(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	errs := []error{d.db.Probe(ctx)}
+	errs := []error{d.db.Probe(ctx), d.flows.Probe(ctx)}
 	if d.gateway != nil {
 		errs = append(errs, d.gateway.db.Probe(ctx))
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay/internal/host"
 	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/programs"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/sandbox"
@@ -22,7 +23,9 @@ import (
 
 // Config holds the dependencies and settings of an Engine.
 type Config struct {
-	DB       *db.DB
+	DB *db.DB
+	// FlowDB stores the records of flows. Nil: DB does.
+	FlowDB   *db.DB
 	Runtime  machine.Runtime
 	Images   ImageSource
 	Accounts Accounts
@@ -42,6 +45,9 @@ type Config struct {
 	// Snapshots stores the files of snapshots. No other engine may use it: files without
 	// a row in this engine's database are removed. Nil: sandboxes cannot be saved.
 	Snapshots *snapshot.Store
+	// Programs stores the programs that saved memory needs; the Runtime adds them. As with
+	// Snapshots, no other engine may use it. Nil: another build of cay restores no memory.
+	Programs *programs.Store
 	// Drives stores the content of drives. As with Snapshots, no other engine may use it.
 	// Nil: there are no drives.
 	Drives blob.Store
@@ -224,6 +230,9 @@ func (c *Config) check() error {
 		if missing {
 			return fmt.Errorf("sandboxd.Config: %s is not set", name)
 		}
+	}
+	if c.FlowDB == nil {
+		c.FlowDB = c.DB
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -334,8 +334,19 @@ func (e *Engine) start(ctx context.Context, m *session, r *store.Row) error {
 	return e.recordRunning(ctx, m, r)
 }
 
-// bootMachine boots the machine of r from the origin that r names.
+// bootMachine boots the machine of r from the origin that r names. A hibernated sandbox
+// whose memory no program on this host continues starts from its files, and says so.
 func (e *Engine) bootMachine(ctx context.Context, m *session, r *store.Row) error {
+	err := e.bootOnce(ctx, m, r)
+	if cay.CodeOf(err) != cay.NotSupported || r.Hibernation == "" || r.FilesOnly || m.inst != nil || ctx.Err() != nil {
+		return err
+	}
+	e.log.WarnContext(ctx, "hibernated sandbox starts from its files alone", "sandbox", r.ID, "error", err)
+	r.FilesOnly, r.Notice = true, "it was hibernated, and started from its files, without its processes: "+publicMessage(err)
+	return e.bootOnce(ctx, m, r)
+}
+
+func (e *Engine) bootOnce(ctx context.Context, m *session, r *store.Row) error {
 	from, err := e.openOrigin(ctx, r)
 	if err != nil {
 		return e.wakeError(ctx, r, err)
@@ -450,7 +461,7 @@ func (e *Engine) setRunning(m *session, r *store.Row) {
 	now := e.now()
 	expires := now.Add(time.Duration(r.Timeout))
 	r.Status, r.StartedAt, r.ExpiresAt, r.UpdatedAt, r.StatusAt = sandbox.Running, &now, &expires, now, now
-	r.StartedMono, r.Boot = e.clock.Mono(), e.clock.Boot()
+	r.StartedMono, r.Boot, r.Message = e.clock.Mono(), e.clock.Boot(), r.Notice
 }
 
 // recordRunning records that a sandbox whose guest answers is running.

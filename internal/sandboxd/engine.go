@@ -38,7 +38,8 @@ type Engine struct {
 
 	watchers *feed.Hub // the store tells it of changes
 
-	janitor janitor // deletes and checks snapshots
+	janitor  janitor    // deletes and checks snapshots
+	programs keptByRows // which programs of saved memory may be removed
 
 	labels *label.Book[*session]
 
@@ -71,8 +72,10 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	cfg.Runtime = machine.Patient(cfg.Runtime, cfg.Limits.Silence)
 	watchers := feed.NewHub()
+	var flows *flowlog.Log
 	s, err := store.Open(ctx, cfg.DB, store.Options{
 		Secrets: cfg.Secrets, PreviewURL: cfg.PreviewURL, MaxCommands: cfg.Limits.KeptCommands, Watchers: watchers,
+		Removed: func(id string) { flows.Removed(id) },
 	})
 	if err != nil {
 		return nil, err
@@ -89,9 +92,17 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 		reading:   make(chan struct{}, maxReading),
 		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),
 	}
+	if cfg.Programs != nil {
+		cfg.Programs.OnFree(e.janitor.wakeUp)
+	}
 	e.labels = label.New[*session](s, cfg.Secrets.Key("preview links"), e.now)
 	e.pools = newPools(e, cfg.Pools)
-	e.flows = flowlog.New(s, e.log, cfg.Limits.Flows, e.at)
+	records, err := store.OpenFlows(ctx, cfg.FlowDB, cfg.DB)
+	if err != nil {
+		return nil, err
+	}
+	flows = flowlog.New(records, e.log, cfg.Limits.Flows, e.at)
+	e.flows = flows
 	if cfg.Reached != nil {
 		e.reached.Store(&cfg.Reached)
 	}

@@ -28,7 +28,16 @@ func (e *Engine) Flows(ctx context.Context, ref string, p sandbox.FlowParams) (*
 	if p.Limit == 0 {
 		p.Limit = 200
 	}
-	return e.flows.Page(ctx, r.ID, p)
+	page, err := e.flows.Page(ctx, r.ID, p)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil { // nothing recorded the end of connections that ended with the machine
+		for i := range page.Items {
+			page.Items[i].Open = false
+		}
+	}
+	return page, nil
 }
 
 // WatchFlows implements Service.

@@ -59,6 +59,7 @@ func (e *Engine) hibernate(ctx context.Context, r *store.Row, m *session, q save
 	defer m.saving.Unlock()
 	bound, done := m.bound(ctx) // a concurrent stop does not wait for this
 	defer done()
+	defer e.savingMemory()()
 	e.archiveCommands(bound, m) // running commands continue in the next session, and are listed for both
 	snap, err := e.saveMachine(bound, r, m, q)
 	if err != nil {

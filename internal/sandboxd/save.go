@@ -94,6 +94,9 @@ func (e *Engine) snapshotLocked(ctx context.Context, r *store.Row, m *session, q
 	}
 	bound, done := m.bound(ctx) // a concurrent stop does not wait for this snapshot: the stop saves the sandbox itself
 	defer done()
+	if q.kind == sandbox.MemorySnapshot {
+		defer e.savingMemory()()
+	}
 	m.saving.Lock()
 	snap, err := e.saveMachine(bound, r, m, q)
 	if err != nil {
@@ -232,7 +235,7 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 		return nil, err
 	}
 	e.at("committed")
-	snap.SizeBytes, snap.Build = manifest.Size(), manifest.Build.Cay
+	snap.SizeBytes, snap.Build, snap.Programs = manifest.Size(), manifest.Build.Cay, manifest.Build.ID
 	snap.Duration, snap.Paused = usage.Millis(e.clock.Mono()-began), usage.Millis(time.Duration(state.Paused))
 	if q.kind == sandbox.MemorySnapshot {
 		snap.Paused = usage.Millis(e.clock.Mono() - stood)

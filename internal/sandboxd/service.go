@@ -53,7 +53,7 @@ type Service interface {
 	// has ended is started with p.Fresh only. A running sandbox is left alone. Resume
 	// waits for a sandbox that is stopping or being created. Concurrent calls start one
 	// session. Errors: sandbox_stopped (not persistent), not_found (its snapshot is
-	// gone), not_supported (hibernated by another build), quota_exceeded, no_space,
+	// gone), not_supported (a snapshot's memory that cannot go on), quota_exceeded, no_space,
 	// unavailable.
 	Resume(ctx context.Context, ref string, p sandbox.ResumeParams) (*sandbox.Sandbox, error)
 	// DeleteWith stops a sandbox and deletes it with its automatic snapshots, except

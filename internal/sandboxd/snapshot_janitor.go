@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -131,6 +132,9 @@ func (k *janitorPasses) tidy(ctx context.Context) (next time.Duration, err error
 		k.dirty, k.sweepAt = false, mono+k.cfg.Limits.SnapshotGrace
 	}
 	if err := k.each(ctx, k.store.MemoryLeft, k.dropMemory); err != nil {
+		return 0, err
+	}
+	if err := k.freePrograms(ctx); err != nil {
 		return 0, err
 	}
 	if err := k.store.ForgetSnapshots(ctx, now.Add(-deletedLifetime)); err != nil {
@@ -261,6 +265,63 @@ func (k *janitorPasses) sweep(ctx context.Context) error {
 			return err
 		}
 		k.log.InfoContext(ctx, "the files of a snapshot are back", "snapshot", id)
+	}
+	return nil
+}
+
+// keptByRows decides when programs may be removed that no row needs: not while memory is
+// being saved, because the Runtime stores programs before the engine writes the row that
+// needs them.
+type keptByRows struct {
+	mu     sync.Mutex // guards what follows; held while programs are removed
+	saves  int        // of memory, under way
+	missed bool       // a removal was put off
+}
+
+// savingMemory is called before memory is saved, and returns the function to be called
+// when the row is there or there will be none.
+func (e *Engine) savingMemory() (end func()) {
+	k := &e.programs
+	k.mu.Lock()
+	k.saves++
+	k.mu.Unlock()
+	return func() {
+		k.mu.Lock()
+		k.saves--
+		missed := k.missed && k.saves == 0
+		if missed {
+			k.missed = false
+		}
+		k.mu.Unlock()
+		if missed {
+			e.janitor.wakeUp()
+		}
+	}
+}
+
+// freePrograms removes the programs that no saved memory needs, and no machine.
+func (e *Engine) freePrograms(ctx context.Context) error {
+	if e.cfg.Programs == nil {
+		return nil
+	}
+	k := &e.programs
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.saves > 0 {
+		k.missed = true
+		return nil
+	}
+	needed, err := e.store.NeededPrograms(ctx)
+	if err != nil {
+		return err
+	}
+	removed, err := e.cfg.Programs.Collect(ctx, needed)
+	if len(removed) > 0 {
+		e.log.InfoContext(ctx, "programs that no saved memory needs were removed", "programs", removed)
+		e.at("programs-removed")
+	}
+	if err != nil {
+		return fmt.Errorf("remove programs: %w", err)
 	}
 	return nil
 }

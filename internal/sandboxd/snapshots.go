@@ -319,7 +319,7 @@ func (e *Engine) fillImported(ctx context.Context, row *store.SnapshotRow, m *sn
 		row.Runtime, row.RuntimeDigest, runtimeEnv = name, rt.Digest, img.Config.Env
 	}
 	like := sandbox.CreateParams{VCPUs: m.VCPUs, MemoryMB: m.MemoryMB, DiskMB: m.DiskMB}.WithDefaults()
-	row.Kind, row.Build = sandbox.SnapshotKind(m.Kind), m.Build.Cay
+	row.Kind, row.Build, row.Programs = sandbox.SnapshotKind(m.Kind), m.Build.Cay, m.Build.ID
 	row.VCPUs, row.MemoryMB, row.DiskMB = like.VCPUs, like.MemoryMB, like.DiskMB
 	row.Image, row.Digest = cmp.Or(name, m.Image), m.Image
 	row.User, row.WorkDir = cmp.Or(root.Config.User, "root"), cmp.Or(root.Config.WorkDir, "/")

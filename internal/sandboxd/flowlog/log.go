@@ -5,7 +5,10 @@ package flowlog
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -33,9 +36,13 @@ const (
 	gap = 1 << 20
 	// writeTimeout bounds one attempt to write.
 	writeTimeout = 30 * time.Second
+	// maxRemoved bounds the deleted sandboxes whose records are to be removed one by one.
+	// If more are deleted in between, Log looks at all sandboxes that have records.
+	maxRemoved = 10000
 )
 
-// Records stores the records. *store.Store implements it.
+// Records stores the records. *store.Flows implements it. Log calls AddFlows, RemoveFlows
+// and SweepFlows one at a time.
 type Records interface {
 	// AddFlows records flows by sandbox, replacing records with the same Seq, and drops
 	// the oldest of a sandbox beyond keep. It returns how many records were written.
@@ -48,6 +55,13 @@ type Records interface {
 	// LastFlow returns the highest Seq of a sandbox, 0 if it has no records, after
 	// marking all its records as closed.
 	LastFlow(ctx context.Context, id string) (int64, error)
+	// RemoveFlows removes the records of those of the sandboxes that do not exist any
+	// more, SweepFlows the records of all sandboxes that do not exist.
+	RemoveFlows(ctx context.Context, ids []string) error
+	SweepFlows(ctx context.Context) error
+	// MoveFlows moves records of an earlier version to where the others are, some in each
+	// call. It returns false if no such records are left.
+	MoveFlows(ctx context.Context) (more bool, err error)
 }
 
 // Log writes the records of all sandboxes in the background. It never blocks the code
@@ -58,40 +72,114 @@ type Log struct {
 	limit   int // number of records in the database
 	at      func(point string)
 
-	wake    chan struct{} // capacity 1; something is to be written
-	stop    chan struct{}
-	stopped chan struct{} // closed when run has returned
+	wake   chan struct{}   // capacity 1; something is to be written or removed
+	ctx    context.Context // of the goroutines; ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // counts the goroutines
 
-	writing sync.Mutex // held while records are written; guards rows
+	writing sync.Mutex // held while records are written or removed; guards rows
 	rows    int        // a lower bound of the records in the database; counted again when over limit
 
 	mu      sync.Mutex // guards the fields below; lock order: a Buffer's mu before this
 	started bool
 	dirty   map[*Buffer]struct{}
+	removed map[string]struct{} // sandboxes that may be gone, with their records still there
+	sweep   bool                // any sandbox may be gone
 }
 
 // New returns a log that keeps up to limit records of all sandboxes. at is called after
 // each write.
 func New(r Records, log *slog.Logger, limit int, at func(point string)) *Log {
-	return &Log{
-		records: r, log: log, limit: limit, at: at, dirty: make(map[*Buffer]struct{}),
-		wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
+	l := &Log{
+		records: r, log: log, limit: limit, at: at, dirty: make(map[*Buffer]struct{}), removed: make(map[string]struct{}),
+		wake: make(chan struct{}, 1),
 	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
 }
 
-// Start starts the writing goroutine.
+// Start starts the writing goroutine, and one that moves the records of an earlier version.
 func (l *Log) Start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.started {
 		l.started = true
-		go l.run()
+		l.wg.Go(l.run)
+		l.wg.Go(l.move)
+	}
+}
+
+// move moves the records of an earlier version, and then lets run look at everything once:
+// at records of sandboxes that were deleted meanwhile, or when this process could not
+// record it, and at the number of records.
+func (l *Log) move() {
+	for {
+		more, err := l.records.MoveFlows(l.ctx)
+		switch {
+		case l.ctx.Err() != nil:
+			return
+		case err != nil:
+			l.log.Warn("flow records of an earlier version have not moved yet", "error", err)
+			timer := time.NewTimer(retry)
+			select {
+			case <-timer.C:
+			case <-l.ctx.Done():
+				timer.Stop()
+			}
+		case !more:
+			l.mu.Lock()
+			l.sweep = true
+			l.mu.Unlock()
+			l.wakeUp()
+			return
+		}
+	}
+}
+
+// Removed says that a sandbox may have been deleted. Its records are removed soon if so.
+func (l *Log) Removed(id string) {
+	l.mu.Lock()
+	if len(l.removed) < maxRemoved {
+		l.removed[id] = struct{}{}
+	} else {
+		l.sweep = true
+	}
+	l.mu.Unlock()
+	l.wakeUp()
+}
+
+// removeGone removes the records of deleted sandboxes.
+func (l *Log) removeGone(ctx context.Context) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	ids, sweep := slices.Collect(maps.Keys(l.removed)), l.sweep
+	clear(l.removed)
+	l.sweep = false
+	l.mu.Unlock()
+	err := l.records.RemoveFlows(ctx, ids)
+	if sweep && err == nil {
+		if err = l.records.SweepFlows(ctx); err == nil {
+			l.rows, err = l.records.TrimFlows(ctx, l.limit)
+		}
+	}
+	if err != nil {
+		l.mu.Lock()
+		l.sweep = true
+		l.mu.Unlock()
+	}
+	return err
+}
+
+func (l *Log) wakeUp() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
 	}
 }
 
 // run writes records until Close.
 func (l *Log) run() {
-	defer close(l.stopped)
 	linger := time.NewTimer(0)
 	if !linger.Stop() {
 		<-linger.C
@@ -99,7 +187,7 @@ func (l *Log) run() {
 	for {
 		select {
 		case <-l.wake:
-		case <-l.stop:
+		case <-l.ctx.Done():
 			return
 		}
 		wait := lingerFor
@@ -107,7 +195,7 @@ func (l *Log) run() {
 			linger.Reset(wait)
 			select {
 			case <-linger.C:
-			case <-l.stop:
+			case <-l.ctx.Done():
 				return
 			}
 			wait = 0
@@ -116,22 +204,22 @@ func (l *Log) run() {
 				l.log.Warn("flow records were not written yet", "error", err)
 				wait = retry
 			}
+			if err := l.removeGone(ctx); err != nil {
+				l.log.Warn("flow records of deleted sandboxes were not removed yet", "error", err)
+				wait = retry
+			}
 			cancel()
 		}
 	}
 }
 
-// Close stops run and writes the remaining records.
+// Close stops both goroutines and writes the remaining records.
 func (l *Log) Close() error {
-	l.mu.Lock()
-	started := l.started
-	l.mu.Unlock()
-	if close(l.stop); started {
-		<-l.stopped
-	}
+	l.cancel()
+	l.wg.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	return l.Write(ctx)
+	return errors.Join(l.Write(ctx), l.removeGone(ctx))
 }
 
 // Write writes all records added before the call to the database.
@@ -187,10 +275,7 @@ func (l *Log) changed(b *Buffer) {
 	l.mu.Lock()
 	l.dirty[b] = struct{}{}
 	l.mu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wakeUp()
 }
 
 // Buffer holds the records of one sandbox until they are written to the database and sent
@@ -292,6 +377,12 @@ func (b *Buffer) End(why error) {
 	for w := range b.watches {
 		w.endLocked(why)
 	}
+}
+
+func (b *Buffer) isEnded() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended != nil
 }
 
 // clipAll bounds the texts of a record, most of which come from the guest.

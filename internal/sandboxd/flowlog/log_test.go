@@ -15,6 +15,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/account"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/db/dbtest"
 	"github.com/cayhq/cay/internal/leaktest"
@@ -25,32 +26,37 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// newStore opens a store over a fresh database.
-func newStore(t *testing.T) (*store.Store, *db.DB) {
+// stores are the tables of sandboxes and of flows.
+type stores struct {
+	*flowTable
+	sandboxes *store.Store
+}
+
+type flowTable = store.Flows // the field has another name than the method Flows
+
+// newStore opens stores over fresh databases. It returns the database of sandboxes, too.
+func newStore(t *testing.T) (stores, *db.DB) {
 	t.Helper()
 	d := dbtest.Open(t)
-	s, err := store.Open(t.Context(), d, store.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s, d
+	s := checktest.Must(store.Open(t.Context(), d, store.Options{}))(t)
+	return stores{checktest.Must(store.OpenFlows(t.Context(), dbtest.Open(t), d))(t), s}, d
 }
 
 // newSandbox inserts a sandbox and returns its id.
-func newSandbox(t *testing.T, s *store.Store) string {
+func newSandbox(t *testing.T, s stores) string {
 	t.Helper()
 	now := time.UnixMilli(1_700_000_000_000).UTC()
 	r := &store.Row{Sandbox: sandbox.Sandbox{
 		ID: ident.NewSandbox(), SessionID: ident.NewSession(), Name: ident.NewName(), TeamID: account.DefaultTeam, ProjectID: account.DefaultProject,
 		CreatedAt: now, UpdatedAt: now,
 	}}
-	if _, err := s.Insert(t.Context(), store.Request{Row: r}); err != nil {
+	if _, err := s.sandboxes.Insert(t.Context(), store.Request{Row: r}); err != nil {
 		t.Fatal(err)
 	}
 	return r.ID
 }
 
-func newLog(t *testing.T, s *store.Store, limit int) *Log {
+func newLog(t *testing.T, s stores, limit int) *Log {
 	return New(s, slog.New(slog.DiscardHandler), limit, func(string) {})
 }
 
@@ -58,7 +64,7 @@ func aFlow(seq int64) sandbox.Flow {
 	return sandbox.Flow{Seq: seq, Time: time.UnixMilli(seq).UTC(), Protocol: "tcp", Verdict: sandbox.Denied, Rule: "mode deny-all"}
 }
 
-func stored(t *testing.T, s *store.Store, id string) (seqs []int64) {
+func stored(t *testing.T, s stores, id string) (seqs []int64) {
 	t.Helper()
 	flows, err := s.Flows(t.Context(), id, sandbox.FlowParams{}, 2*Kept)
 	if err != nil {
@@ -306,6 +312,59 @@ func TestLog_Bound(t *testing.T) {
 	}
 	if total > 500 || total < 400 {
 		t.Errorf("%d records are kept, of at most 500", total)
+	}
+}
+
+// The records of a deleted sandbox are removed, those of others stay. At a start the log
+// also finds deletions that nobody has reported.
+func TestLog_Removed(t *testing.T) {
+	t.Parallel()
+	s, d := newStore(t)
+	l := newLog(t, s, 1000)
+	stays, reported, unreported := newSandbox(t, s), newSandbox(t, s), newSandbox(t, s)
+	for _, id := range []string{stays, reported, unreported} {
+		l.Buffer(id).Add(aFlow(1))
+	}
+	checktest.OK(t, l.Write(t.Context()))
+	checktest.Must(d.Exec(t.Context(), `DELETE FROM sandboxes WHERE id IN (?, ?)`, reported, unreported))(t)
+	l.Removed(stays)
+	l.Removed(reported)
+	checktest.OK(t, l.Close())
+	for id, want := range map[string]int{stays: 1, reported: 0, unreported: 1} {
+		if got := stored(t, s, id); len(got) != want {
+			t.Errorf("records of a sandbox: %v, want %d", got, want)
+		}
+	}
+	next := newLog(t, s, 1000)
+	next.Start()
+	for len(stored(t, s, unreported)) > 0 {
+		runtime.Gosched()
+	}
+	if got := stored(t, s, stays); len(got) != 1 {
+		t.Errorf("records of the sandbox that stays: %v", got)
+	}
+	checktest.OK(t, next.Close())
+}
+
+// If more sandboxes are deleted than the log remembers, it looks at all of them.
+func TestLog_ManyRemoved(t *testing.T) {
+	t.Parallel()
+	s, d := newStore(t)
+	l := newLog(t, s, 1000)
+	id := newSandbox(t, s)
+	l.Buffer(id).Add(aFlow(1))
+	checktest.OK(t, l.Write(t.Context()))
+	checktest.Must(d.Exec(t.Context(), `DELETE FROM sandboxes WHERE id = ?`, id))(t)
+	for n := range maxRemoved {
+		l.Removed(fmt.Sprint(n))
+	}
+	l.Removed(id)
+	if len(l.removed) != maxRemoved {
+		t.Errorf("%d deletions are remembered, of at most %d", len(l.removed), maxRemoved)
+	}
+	checktest.OK(t, l.Close())
+	if got := stored(t, s, id); len(got) != 0 {
+		t.Errorf("a deleted sandbox has %v", got)
 	}
 }
 

@@ -46,8 +46,11 @@ func (l *Log) Watch(ctx context.Context, b *Buffer, p sandbox.FlowParams) (*Watc
 		return nil, err
 	}
 	w.past, w.seen = past, make(map[int64]bool, len(past))
-	for _, f := range past {
-		w.seen[f.Seq] = f.Open
+	ended := b.isEnded()
+	for i := range past {
+		// Nothing recorded the end of connections that ended with the machine.
+		past[i].Open = past[i].Open && !ended
+		w.seen[past[i].Seq] = past[i].Open
 	}
 	return w, nil
 }

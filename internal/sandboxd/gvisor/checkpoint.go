@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,8 +126,13 @@ func (files openFiles) readOnly() (openFiles, error) {
 	return again, nil
 }
 
-// unknownBuild is in the states of machines that an earlier version started, which did
-// not record its programs. No build restores their memory.
+// memoryVersion is the version of the files of a MemoryState, as far as cay itself decides
+// about them: their set, what the pager writes and reads, and the specification that a
+// machine is restored with. The rest is decided by the programs of the machine.
+const memoryVersion = 1
+
+// unknownBuild is in the states of machines whose programs could not be found. No build
+// restores their memory.
 const unknownBuild = "unknown"
 
 // Checkpoint implements machine.Instance.
@@ -136,8 +140,12 @@ func (in *instance) Checkpoint(ctx context.Context, p machine.SaveParams) (*mach
 	if len(p.Mounts) > 0 {
 		return nil, cay.Errorf(cay.Invalid, "a machine's memory is saved with all its mounts, not with %q", p.Mounts)
 	}
-	build := cmp.Or(in.st.Build, unknownBuild)
-	return in.saveState(ctx, p, &machine.State{Kind: machine.MemoryState, Build: build})
+	// Whoever records the state keeps the programs from being removed until then.
+	build, err := in.keepPrograms(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("save machine %s: %w", in.st.ID, err)
+	}
+	return in.saveState(ctx, p, &machine.State{Kind: machine.MemoryState, Version: memoryVersion, Build: build})
 }
 
 // SaveDisk implements machine.Instance.

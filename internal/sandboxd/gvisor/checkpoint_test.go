@@ -449,18 +449,18 @@ func TestCheckpoint_Canceled(t *testing.T) {
 	goesOn(t, "copy", f.restore(t, f.checkpoint(t)), cmd, cursor, last)
 }
 
-// The memory of a machine that a build with other programs started, and this one has
-// taken over, is refused here: the machine still runs the other sentry.
-func TestCheckpoint_OfOtherBuild(t *testing.T) {
+// The memory of an adopted machine whose guest's program is gone is saved, and refused at
+// the restore.
+func TestCheckpoint_WithoutProgram(t *testing.T) {
 	t.Parallel()
 	f := openForkable(t, nil)
-	f.restore(t, f.checkpoint(t)) // it is of this build
+	f.restore(t, f.checkpoint(t)) // the program is there
 	path := filepath.Join(f.dir, f.ID(), "state.json")
-	for _, build := range []string{`"other"`, `""`} { // "": an earlier version has recorded none
+	for _, tool := range []string{`"/no/such/file"`, `""`} { // "": an earlier version has recorded none
 		text := checktest.Must(os.ReadFile(path))(t)
-		changed := regexp.MustCompile(`"build":\s*"[^"]*"`).ReplaceAll(text, []byte(`"build":`+build))
+		changed := regexp.MustCompile(`"tool":\s*"[^"]*"`).ReplaceAll(text, []byte(`"tool":`+tool))
 		if bytes.Equal(changed, text) {
-			t.Fatalf("no build in %s", text)
+			t.Fatalf("no tool in %s", text)
 		}
 		if err := os.WriteFile(path, changed, 0o600); err != nil {
 			t.Fatal(err)

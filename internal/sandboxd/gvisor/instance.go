@@ -32,6 +32,8 @@ type instance struct {
 	group *group
 	link  *network.Link
 
+	started bool // by this Runtime
+
 	wait     *longCall // the watcher's connection
 	done     chan struct{}
 	exit     machine.Exit  // set before done is closed
@@ -278,7 +280,11 @@ func (in *instance) freeAll(ctx context.Context) error {
 	in.unwatch()
 	// The group may have a pager that has not noticed the end, or that a hostile sentry
 	// keeps alive.
-	return errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
+	err := errors.Join(kill, in.link.Close(), in.group.end(context.WithoutCancel(ctx)), os.RemoveAll(in.r.dir(in.st.ID)))
+	if err == nil {
+		in.r.unhold(in.st.ID)
+	}
+	return err
 }
 
 // Detach implements machine.Instance.

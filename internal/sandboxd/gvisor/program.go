@@ -3,11 +3,9 @@ package gvisor
 import (
 	"crypto/sha256"
 	"debug/elf"
-	"embed"
 	"encoding/hex"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"sync"
 
@@ -19,7 +17,6 @@ import (
 var chosen struct {
 	once sync.Once
 	file *os.File // open for as long as there is this process
-	id   string   // of what can read saved memory; "" if that is this very program
 	err  error
 }
 
@@ -28,19 +25,10 @@ var chosen struct {
 // memory. The first call applies to all Runtimes of the process, because gVisor has one
 // program for a process, and must come before any machine starts; later calls return the
 // result of the first. The file stays open, so it may be removed.
-//
-// sentryID and guestID are the ProgramIDs of cay-sentry and of the guest's program, with
-// which another build of cay that has the same two reads the memory that this one saves.
-// If guestID is empty, only this very build reads it.
-func UseProgram(path, sentryID, guestID string) error {
+func UseProgram(path string) error {
 	chosen.once.Do(func() {
-		if guestID != "" {
-			chosen.id = memoryID(sentryID, guestID, restorers)
-		}
 		if chosen.file, chosen.err = openProgram(path); chosen.err == nil {
-			// The path would not do: a sentry runs as nobody before it executes the
-			// program, and only root can reach the path.
-			specutils.ExePath = fmt.Sprintf("/proc/self/fd/%d", chosen.file.Fd())
+			specutils.ExePath = executable(chosen.file)
 		}
 	})
 	return chosen.err
@@ -62,16 +50,40 @@ func openProgram(path string) (*os.File, error) {
 	return dupAbove(f, tableFile)
 }
 
+// executable is the path by which a sentry's process executes an open program. The path of
+// its file would not do: a sentry runs as nobody before it executes the program, and only
+// root can reach that path.
+func executable(program *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", program.Fd()) }
+
 // aboveProgram returns f, a file for the sentry, as a descriptor above the descriptor of
 // the program that the sentry executes, and closes f. In the child, Go's os/exec moves
 // files to descriptors that follow the highest descriptor it hands over. So the program's
 // descriptor stays below these, and above the final descriptors of the files.
-func aboveProgram(f *os.File) (*os.File, error) {
-	if chosen.file == nil {
+func aboveProgram(f, program *os.File) (*os.File, error) {
+	if program == nil {
 		return f, nil
 	}
 	defer f.Close()
-	return dupAbove(f, int(chosen.file.Fd())+1)
+	return dupAbove(f, int(program.Fd())+1)
+}
+
+// starting guards specutils.ExePath, the program that gVisor executes. Many goroutines may
+// start the chosen program at the same time, and no goroutine while another program starts.
+var starting sync.RWMutex
+
+// startProgram calls start, which starts a sentry. Nil for program means the chosen one.
+func startProgram(program *os.File, start func() error) error {
+	if program == nil {
+		starting.RLock()
+		defer starting.RUnlock()
+		return start()
+	}
+	starting.Lock()
+	defer starting.Unlock()
+	usual := specutils.ExePath
+	specutils.ExePath = executable(program)
+	defer func() { specutils.ExePath = usual }()
+	return start()
 }
 
 // ProgramID identifies a program by the build id that the Go linker wrote into it, which
@@ -86,51 +98,6 @@ func ProgramID(program io.ReaderAt) (string, error) {
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
-
-// restorers are the sources that decide how memory is saved and read, beside the programs
-// of a sandbox: the files of a saved state, the pager that reads them, and the
-// specification that a machine is restored with, which gVisor compares with the saved
-// one.
-//
-//go:embed checkpoint.go fork.go layers.go load.go mounts.go pager.go pages.go restore.go runtime.go spec.go
-var restorers embed.FS
-
-// memoryID identifies what can read saved memory.
-func memoryID(sentryID, guestID string, sources fs.FS) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s %s\n", sentryID, guestID) // a hash takes everything
-	names, _ := fs.Glob(sources, "*.go")         // the pattern is right
-	for _, name := range names {
-		text, _ := fs.ReadFile(sources, name) // it is in memory
-		fmt.Fprintf(h, "%s %d\n%s", name, len(text), text)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:16])
-}
-
-// buildID identifies the builds that can read the memory that this program saves. Saved
-// memory contains the guest's program and is a state of the sentry. If both are separate
-// programs, buildID is a hash of them and of the sources that save and restore memory;
-// otherwise it is the build id of this program.
-func buildID() (string, error) {
-	if chosen.id != "" {
-		return chosen.id, nil
-	}
-	return ownID()
-}
-
-// ownID identifies this program, and with it the programs that it embeds.
-var ownID = sync.OnceValues(func() (string, error) {
-	f, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return "", fmt.Errorf("identify this build: %w", err)
-	}
-	defer f.Close()
-	id, err := ProgramID(f)
-	if err != nil {
-		return "", fmt.Errorf("identify this build: %w", err)
-	}
-	return id, nil
-})
 
 // linkedID returns the Go build id of a program, nil if the program has no build id.
 func linkedID(r io.ReaderAt) []byte {

@@ -26,6 +26,9 @@ type origin struct {
 	// whose sums it has; files before the first State are not verified, and may still be
 	// growing (see lockFile).
 	files openFiles
+	// kept are the programs of another version that continue the state; nil: this
+	// version's.
+	kept *keptPrograms
 	// together, if not nil, is closed when all machines that start at the same time have
 	// started.
 	together <-chan struct{}
@@ -46,7 +49,16 @@ func (o *origin) close() error {
 	if o == nil {
 		return nil
 	}
+	o.kept.close()
 	return o.files.Close()
+}
+
+// program is the program of the sentry that continues the state; nil: the chosen one.
+func (o *origin) program() *os.File {
+	if o == nil || o.kept == nil {
+		return nil
+	}
+	return o.kept.sentry
 }
 
 // openStateFiles opens the State s in dir, and its files. It verifies the small files,
@@ -80,8 +92,9 @@ func fileOf(s *machine.State, name string) *machine.StateFile {
 	return &s.Files[i]
 }
 
-// openMemory opens the state that Checkpoint saved in dir, to start spec from it.
-func openMemory(ctx context.Context, spec machine.Spec, dir string) (*origin, error) {
+// openMemory opens the state that Checkpoint saved in dir, to start spec from it. It gives
+// spec the guest's program that is in the state.
+func (r *Runtime) openMemory(ctx context.Context, spec *machine.Spec, dir string) (*origin, error) {
 	s, err := machine.ReadState(dir)
 	if err != nil {
 		return nil, err
@@ -89,17 +102,22 @@ func openMemory(ctx context.Context, spec machine.Spec, dir string) (*origin, er
 	if err := canRead(s, machine.MemoryState); err != nil {
 		return nil, err
 	}
-	if err := sameMounts(imageMounts(spec), s.Images); err != nil {
+	if err := sameMounts(imageMounts(*spec), s.Images); err != nil {
 		return nil, err
 	}
-	if err := sameDrives(spec, s.Drives); err != nil {
+	if err := sameDrives(*spec, s.Drives); err != nil {
+		return nil, err
+	}
+	kept, err := r.openKept(ctx, spec, s.Build)
+	if err != nil {
 		return nil, err
 	}
 	files, err := openStateFiles(ctx, dir, s)
 	if err != nil {
+		kept.close()
 		return nil, err
 	}
-	return &origin{kind: machine.MemoryState, files: files}, nil
+	return &origin{kind: machine.MemoryState, files: files, kept: kept}, nil
 }
 
 // openDisks opens the state of a root that SaveDisk saved in dir, unless dir is "", and
@@ -158,15 +176,9 @@ func canRead(s *machine.State, kind machine.StateKind) error {
 	case kind == machine.DiskState && s.Version > diskVersion:
 		return cay.Errorf(cay.NotSupported, "the machine's disk was saved in format %d; this build of cay knows formats up to %d", s.Version, diskVersion).
 			WithHint("use the build of cay that saved it, or a later one")
-	case kind == machine.MemoryState:
-		build, err := buildID()
-		if err != nil {
-			return err
-		}
-		if s.Build != build {
-			return cay.Errorf(cay.NotSupported, "the machine's memory was saved by a build of cay with other programs for sandboxes, and only such a build can restore it").
-				WithHint("restore its disk, which all later builds can, or use a build whose programs have the id %s; those of this build have %s", s.Build, build)
-		}
+	case kind == machine.MemoryState && s.Version > memoryVersion:
+		return cay.Errorf(cay.NotSupported, "the machine's memory was saved in format %d; this build of cay knows formats up to %d", s.Version, memoryVersion).
+			WithHint("restore its disk, or use the build of cay that saved it")
 	}
 	for _, name := range filesOf(kind) {
 		if fileOf(s, name) == nil {
@@ -212,11 +224,15 @@ func (r *Runtime) Restore(ctx context.Context, spec machine.Spec, dir string) (m
 	if err := checkMounts(spec); err != nil {
 		return nil, err
 	}
-	from, err := openMemory(ctx, spec, dir)
+	from, err := r.openMemory(ctx, &spec, dir)
 	if err != nil {
 		return nil, err
 	}
 	in, err := r.startFrom(ctx, spec, from)
+	if code := cay.CodeOf(err); from.kept != nil && ctx.Err() == nil && (code == cay.Internal || code == cay.Unavailable) {
+		err = cay.Errorf(cay.NotSupported, "the machine's memory was saved with the programs of another build of cay, which are kept, and did not continue: %w", err).
+			WithHint("restore its disk, which all later builds can, or use the build of cay that saved it")
+	}
 	if cerr := from.close(); cerr != nil {
 		r.log.Error("close what a machine was restored from", "id", spec.ID, "error", cerr)
 	}

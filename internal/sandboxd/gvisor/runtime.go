@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/programs"
 )
 
 // Config describes a Runtime.
@@ -41,6 +43,9 @@ type Config struct {
 	// NoLimits runs machines without CPU, memory and task limits where cgroups cannot be
 	// used. Without NoLimits, New fails there.
 	NoLimits bool
+	// Programs keeps the programs that saved memory needs. Nil: memory is restored only by
+	// a Runtime with the same programs.
+	Programs *programs.Store
 	Logger   *slog.Logger
 }
 
@@ -53,6 +58,9 @@ type Runtime struct {
 	own     bool         // egress is to be closed
 	table   *os.File     // see growFileTable
 	loading atomic.Int32 // pagers that load
+
+	mu   sync.Mutex        // guards held
+	held map[string]func() // releases the kept programs that a machine runs, by machine id
 }
 
 // emptyDir is a directory in StateDir: the root of pagers. No machine has its name.
@@ -103,13 +111,16 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg, egress: cfg.Egress, table: table}
+	r := &Runtime{cfg: cfg, log: cfg.Logger, cgroups: cg, egress: cfg.Egress, table: table, held: make(map[string]func())}
 	if r.egress == nil {
 		if r.egress, err = network.NewEgress(network.EgressConfig{Logger: cfg.Logger}); err != nil {
 			table.Close()
 			return nil, err
 		}
 		r.own = true
+	}
+	if err := r.holdAll(); err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
@@ -136,9 +147,12 @@ type state struct {
 	// Origin is the kind of state that the machine started from; "" if from its image
 	// alone.
 	Origin machine.StateKind `json:"origin,omitempty"`
-	// Build is the buildID of the daemon that started the machine, whose programs it runs
-	// also under another daemon. Machines of earlier versions have none.
-	Build string `json:"build,omitempty"`
+	// Tool is the file with the guest's program; "" if an earlier version started the
+	// machine.
+	Tool string `json:"tool,omitempty"`
+	// Programs are the kept programs of another version that the machine runs, as a
+	// programs.Pair; "" if it was started with this daemon's.
+	Programs string `json:"programs,omitempty"`
 }
 
 func (r *Runtime) dir(id string) string { return filepath.Join(r.cfg.StateDir, id) }
@@ -245,7 +259,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	}
 	defer link.closeEnds()
 	cu.Add(func() { link.Close() })
-	sb, err := r.startSentry(conf, oci, spec, group, from.diskPages(pages), link.ours)
+	sb, err := r.startSentry(conf, oci, spec, group, sentryFiles{program: from.program(), pages: from.diskPages(pages), link: link.ours})
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +272,13 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	if from != nil {
 		st.Origin = from.kind
 	}
-	if st.Build, err = buildID(); err != nil {
-		return nil, err
+	if i := toolMount(spec); i >= 0 {
+		st.Tool = spec.Mounts[i].Source
+	}
+	if from != nil && from.kept != nil {
+		st.Programs = from.kept.pair.String()
+		r.hold(spec.ID, from.kept.pair)
+		cu.Add(func() { r.unhold(spec.ID) })
 	}
 	if err := errors.Join(writeJSON(filepath.Join(dir, "state.json"), st), markPause(dir, markRunning)); err != nil {
 		return nil, err
@@ -276,6 +295,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	if err != nil {
 		return nil, err
 	}
+	in.started = true
 	if from.hasMemory() { // the guest has listened since before the checkpoint
 		cu.Release()
 		return in, nil
@@ -288,10 +308,16 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	return in, nil
 }
 
+// sentryFiles are files of which a sentry gets copies.
+type sentryFiles struct {
+	program *os.File // the program that it executes; nil: the chosen one
+	pages   *os.File // the socket of a pager that has the contents of the disk; may be nil
+	link    *os.File // the daemon's end of the link; see keptLink
+}
+
 // startSentry starts the sentry process inside the cgroup and returns when the sentry
-// waits for the order to start the guest. If pages is not nil, it is the socket of a
-// pager that has the contents of the disk. The sentry keeps a copy of ours; see keptLink.
-func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine.Spec, group *group, pages, ours *os.File) (*gvsandbox.Sandbox, error) {
+// waits for the order to start the guest.
+func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine.Spec, group *group, files sentryFiles) (*gvsandbox.Sandbox, error) {
 	var confs specutils.GoferMountConfFlags
 	if err := confs.Set(mountConfs(spec)); err != nil {
 		return nil, fmt.Errorf("describe mounts: %w", err)
@@ -320,14 +346,14 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 			return nil, cay.Errorf(cay.Unavailable, "open image: %w", err)
 		}
 		if len(images) == 0 { // one image with all files is enough
-			if f, err = aboveProgram(f); err != nil {
+			if f, err = aboveProgram(f, cmp.Or(files.program, chosen.file)); err != nil {
 				return nil, err
 			}
 		}
 		images = append(images, f)
 	}
-	if pages != nil { // see pagedDisk
-		pager, err := duplicate(pages)
+	if files.pages != nil { // see pagedDisk
+		pager, err := duplicate(files.pages)
 		if err != nil {
 			return nil, err
 		}
@@ -341,7 +367,7 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		}
 		disks = append(disks, disk)
 	}
-	kept, err := duplicate(ours)
+	kept, err := duplicate(files.link)
 	if err != nil {
 		return nil, errors.Join(err, disks.Close())
 	}
@@ -361,7 +387,11 @@ func (r *Runtime) startSentry(conf *config.Config, oci *specs.Spec, spec machine
 		defer into.Close()
 		args.CloneIntoCgroupFD = into
 	}
-	sb, err := gvsandbox.New(conf, args)
+	var sb *gvsandbox.Sandbox
+	err = startProgram(files.program, func() (err error) {
+		sb, err = gvsandbox.New(conf, args)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("start sentry: %w%s", err, r.lastWords(spec.ID))
 	}
@@ -506,6 +536,7 @@ func (r *Runtime) Reap(ctx context.Context, id string) error {
 	if err := os.RemoveAll(r.dir(id)); err != nil {
 		return fmt.Errorf("remove machine directory: %w", err)
 	}
+	r.unhold(id)
 	return nil
 }
 

@@ -28,6 +28,14 @@ import (
 
 func TestMain(m *testing.M) {
 	gvisor.HandleReexec()
+	if config := os.Getenv(earlierEnv); config != "" { // before useProgram: it has a program of its own
+		stderr := os.Stderr
+		if err := runEarlierDaemon(config); err != nil {
+			fmt.Fprintln(stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if err := useProgram(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -87,7 +95,7 @@ func useProgram() error {
 	if err := errors.Join(err, f.Chmod(0o755), f.Close()); err != nil {
 		return err
 	}
-	return gvisor.UseProgram(f.Name(), "", "")
+	return gvisor.UseProgram(f.Name())
 }
 
 // guestProgram builds cay-guest once for all tests of the package.

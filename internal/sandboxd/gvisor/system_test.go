@@ -85,9 +85,9 @@ os.rmdir("many")
 PY
 `
 
-// programs executes what is on the file system at $1. A file system without modes has all
+// runsFrom executes what is on the file system at $1. A file system without modes has all
 // files executable, if it is mounted that way.
-const programs = `set -eu
+const runsFrom = `set -eu
 cd $1/work; cp /usr/bin/env program; chmod +x program 2>/dev/null || true; test "$(./program echo ran)" = ran; rm program
 printf '#!/bin/sh\necho script\n' > script; chmod +x script 2>/dev/null || true; test "$(./script)" = script; rm script
 `
@@ -118,7 +118,7 @@ func TestSystem(t *testing.T) {
 	lease := systemImage(t)
 	b := open(t, func(s *machine.Spec) { s.RootFS, s.MemoryMB, s.DiskMB = lease.Path, 2048, 4096 })
 	serveS3(t, b)
-	for name, script := range map[string]string{"work": work, "programs": programs, "commits": commits, "ends": ends} {
+	for name, script := range map[string]string{"work": work, "programs": runsFrom, "commits": commits, "ends": ends} {
 		b.must(t, "cat > /tmp/"+name+" <<'END'\n"+script+"END\n")
 	}
 	for _, fs := range []struct {

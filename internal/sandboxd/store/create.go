@@ -107,6 +107,7 @@ func (s *Store) claimKey(ctx context.Context, tx *db.Tx, q Request, now time.Tim
 
 // DeleteFailed removes a sandbox that failed to start, with its idempotency key.
 func (s *Store) DeleteFailed(ctx context.Context, id string, now time.Time) error {
+	defer s.opts.Removed(id)
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM sandbox_idempotency WHERE sandbox_id = ?`, id); err != nil {
 			return err

@@ -25,6 +25,7 @@ var allowedScans = []string{
 	"SCAN sandboxes USING INDEX sandboxes_unsealed_token",
 	"SCAN sandbox_snapshots USING INDEX sandbox_snapshots_unsealed_token",
 	"SCAN sandbox_commands_gone",
+	"SCAN ids",                              // sandboxes with flows, some at a time
 	"SCAN sandbox_counts",                   // of all teams
 	"SCAN json_each VIRTUAL TABLE INDEX 1:", // a parameter
 }
@@ -59,7 +60,12 @@ func TestPlans(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 	}
+	flows, err := OpenFlows(ctx, d, d)
+	if err != nil {
+		t.Fatal(err)
+	}
 	readAll(t, s, a)
+	readFlows(t, flows)
 	statements := d.Statements()
 	if len(statements) < 150 {
 		t.Errorf("only %d statements ran", len(statements))
@@ -148,12 +154,32 @@ func readAll(t *testing.T, s *Store, a *actor) {
 	check(s.SaveUsage(ctx, map[string]sandbox.Usage{"a": {}}))
 	_, _ = s.Declared(ctx, "x")
 	_, _ = s.OfMachine(ctx, "x")
-	_, err = s.AddFlows(ctx, map[string][]sandbox.Flow{"a": {{Seq: 1, Time: time.UnixMilli(1)}}}, 10)
-	check(err)
-	_, err = s.Flows(ctx, "a", sandbox.FlowParams{}, 10)
-	check(err)
-	_, err = s.LastFlow(ctx, "a")
-	check(err)
+}
+
+// readFlows runs the statements on the records of flows, except those of a trim, which
+// counts all of them.
+func readFlows(t *testing.T, s *Flows) {
+	t.Helper()
+	ctx := t.Context()
+	_, err := s.AddFlows(ctx, map[string][]sandbox.Flow{"a": {{Seq: 1, Time: time.UnixMilli(1)}}}, 10)
+	if err == nil {
+		_, err = s.Flows(ctx, "a", sandbox.FlowParams{}, 10)
+	}
+	if err == nil {
+		_, err = s.LastFlow(ctx, "a")
+	}
+	if err == nil {
+		err = s.RemoveFlows(ctx, []string{"a"})
+	}
+	if err == nil {
+		err = s.SweepFlows(ctx)
+	}
+	if err == nil {
+		_, err = s.MoveFlows(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // planOf returns the steps of the plan of a statement.

@@ -38,6 +38,7 @@ type Run struct {
 	// Not in the database.
 	Unreadable error           `json:"-"` // why the environment or the token could not be unsealed; nil: both are here
 	FilesOnly  bool            // start from the files of a memory snapshot
+	Notice     string          // a sentence for the message of the running sandbox
 	Source     *sandbox.Source // to be fetched before the sandbox is running
 }
 

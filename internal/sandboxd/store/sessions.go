@@ -314,10 +314,7 @@ func (s *Store) Hibernated(ctx context.Context, snap *SnapshotRow, u sandbox.Usa
 		if err := setCommands(ctx, tx, snap.SessionID, k, s.opts.MaxCommands); err != nil {
 			return err
 		}
-		if err := setUsage(ctx, tx, snap.SandboxID, u); err != nil {
-			return err
-		}
-		return closeFlows(ctx, tx, snap.SandboxID)
+		return setUsage(ctx, tx, snap.SandboxID, u)
 	})
 	return ok, err
 }

@@ -32,6 +32,7 @@ type SnapshotRow struct {
 	RuntimeDigest string
 	ImageEnv      map[string]string `json:"-"`
 	GuestToken    string            `json:"-"` // token of the guest in a memory snapshot
+	Programs      string            // that restore the memory of a memory snapshot, as a programs.Pair
 	Extra         SnapshotExtra
 }
 
@@ -45,7 +46,7 @@ type SnapshotExtra struct {
 
 const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic, parent_id, sandbox_id, sandbox_name, session_id,
 	image, digest, runtime, runtime_digest, image_env, user, workdir, disk_mb, vcpus, memory_mb, build, size_bytes,
-	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations`
+	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations, programs`
 
 func (s *Store) scanSnapshot(from db.Scanner) (*SnapshotRow, error) {
 	var (
@@ -61,7 +62,7 @@ func (s *Store) scanSnapshot(from db.Scanner) (*SnapshotRow, error) {
 	)
 	err := from.Scan(&r.ID, &r.TeamID, &r.ProjectID, &name, &r.Kind, &status, &r.Automatic, &r.ParentID, &r.SandboxID, &r.SandboxName, &r.SessionID,
 		&r.Image, &r.Digest, &r.Runtime, &r.RuntimeDigest, &imageEnv, &r.User, &r.WorkDir, &r.DiskMB, &r.VCPUs, &r.MemoryMB, &r.Build, &r.SizeBytes,
-		&created, &updated, &used, &expires, &took, &paused, &r.GuestToken, &extra, &stored, &annotations)
+		&created, &updated, &used, &expires, &took, &paused, &r.GuestToken, &extra, &stored, &annotations, &r.Programs)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +190,7 @@ func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) e
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
 		r.Image, r.Digest, r.Runtime, r.RuntimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
 		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), unixMilli(r.LastUsedAt), unixMilli(r.ExpiresAt),
-		ms(r.Duration), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations)
+		ms(r.Duration), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations, r.Programs)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
 		return SnapshotExists(r.Name)
 	}

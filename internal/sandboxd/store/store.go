@@ -39,12 +39,17 @@ type Options struct {
 	PreviewURL func(label string) string
 	// Watchers are notified of sandboxes that change. Nil: nobody is notified.
 	Watchers Watchers
+	// Removed is called after a change that may have removed a sandbox. Nil: it is not.
+	Removed func(id string)
 }
 
 // Open migrates the tables to this version's schema.
 func Open(ctx context.Context, d *db.DB, o Options) (*Store, error) {
 	if err := d.Migrate(ctx, "sandboxd", migrations); err != nil {
 		return nil, err
+	}
+	if o.Removed == nil {
+		o.Removed = func(string) {}
 	}
 	return &Store{d, o}, nil
 }
@@ -258,10 +263,10 @@ func startedRow(ctx context.Context, tx *db.Tx, r *Row) (bool, error) {
 	}
 	res, err := tx.Exec(ctx, `UPDATE sandboxes SET status = 'running', digest = ?, runtime_digest = ?, image_env = ?, user = ?, workdir = ?,
 		started_at = ?, expires_at = ?, updated_at = ?, status_at = ?, started_mono = ?, boot = ?,
-		next = CASE status WHEN 'pending' THEN '{}' ELSE next END
+		message = ?, next = CASE status WHEN 'pending' THEN '{}' ELSE next END
 		WHERE id = ? AND session_id = ? AND status IN ('pending', 'resuming')`,
 		r.Digest, r.RuntimeDigest, imageEnv, r.User, r.WorkDir,
-		r.StartedAt.UnixMilli(), r.ExpiresAt.UnixMilli(), r.UpdatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), int64(r.StartedMono), r.Boot, r.ID, r.SessionID)
+		r.StartedAt.UnixMilli(), r.ExpiresAt.UnixMilli(), r.UpdatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), int64(r.StartedMono), r.Boot, r.Notice, r.ID, r.SessionID)
 	return res.Rows == 1, err
 }
 
@@ -303,6 +308,7 @@ func (s *Store) Fail(ctx context.Context, id string, f Failure, now time.Time) (
 // Ended records the final usage of a stopping sandbox, and that nothing of its machine is
 // left. A row marked as deleting is removed.
 func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, k CommandArchive, now time.Time) error {
+	defer s.opts.Removed(id)
 	defer s.changing(ctx, id)()
 	return s.db.Write(ctx, func(tx *db.Tx) error {
 		if err := setCommands(ctx, tx, session, k, s.opts.MaxCommands); err != nil {
@@ -321,9 +327,6 @@ func (s *Store) Ended(ctx context.Context, id, session string, u sandbox.Usage, 
 		if err := leaveHibernation(ctx, tx, id, `('stopped')`, now); err != nil {
 			return err
 		}
-		if err := closeFlows(ctx, tx, id); err != nil {
-			return err
-		}
 		_, err := forget(ctx, tx, id, ` AND deleting = 1`, now)
 		return err
 	})
@@ -340,6 +343,7 @@ func (s *Store) MarkDeleting(ctx context.Context, id string, keepSnapshots bool)
 // Remove deletes the row of a sandbox that has ended, and its automatic snapshots unless
 // keepSnapshots is set. It returns false if the sandbox has not ended.
 func (s *Store) Remove(ctx context.Context, id string, keepSnapshots bool, now time.Time) (removed bool, err error) {
+	defer s.opts.Removed(id)
 	defer s.changing(ctx, id)()
 	err = s.db.Write(ctx, func(tx *db.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE sandboxes SET keep_snapshots = ? WHERE id = ? AND status IN ('stopped', 'failed', 'hibernated')`,

@@ -33,9 +33,12 @@ const (
 	// powerCut: when the daemon dies, all processes of the installation die, too, and its
 	// database returns to its state at the last sync.
 	powerCut hardship = "power cut"
+	// upgrade: a process of another build takes over in the midst of the life, and either
+	// process is killed.
+	upgrade hardship = "upgrade"
 )
 
-var hardships = []hardship{fullDisk, fewFiles, powerCut}
+var hardships = []hardship{fullDisk, fewFiles, powerCut, upgrade}
 
 // chooseHardships returns the hardships of the lives of a number of installations: each
 // kind occurs in one of ten lives, in a test of few rounds in one life. The first life of

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,10 +22,12 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/db"
+	"github.com/cayhq/cay/internal/handover"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/network"
+	"github.com/cayhq/cay/internal/sandboxd/programs"
 	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
@@ -33,9 +36,15 @@ import (
 
 // installation is the directory and settings that outlive a daemon.
 type installation struct {
-	Dir    string        `json:"dir"`
-	Images string        `json:"images"`
+	Dir    string `json:"dir"`
+	Images string `json:"images"`
+	build
+}
+
+// build is what distinguishes two builds of cay: the programs of sandboxes.
+type build struct {
 	Tool   sandboxd.Tool `json:"tool"`
+	Sentry string        `json:"sentry"` // path of the program of sentries
 }
 
 // life is one run of the daemon of an installation, from its start to its end.
@@ -47,6 +56,10 @@ type life struct {
 	Dies     int32    `json:"dies"`
 	Hardship hardship `json:"hardship,omitempty"`
 	Synced   string   `json:"synced,omitempty"` // directory for copies of the database, one at each sync
+	// Upgrade makes another process take over at an event; nil: none does.
+	Upgrade *upgrading `json:"upgrade,omitempty"`
+	// Notes is the directory where a life that another takes over leaves what it knows.
+	Notes string `json:"notes,omitempty"`
 	Known
 }
 
@@ -67,6 +80,8 @@ type report struct {
 	Event string `json:"event,omitempty"` // the event at which the daemon is killed
 	Does  string `json:"does,omitempty"`  // the next action, for the log only
 	Wrong string `json:"wrong,omitempty"` // a failed check
+	// Upgraded says that the process of an upgrade has taken over.
+	Upgraded bool `json:"upgraded,omitempty"`
 }
 
 // storeImages is an ImageSource with the images of the shared store.
@@ -132,14 +147,19 @@ func (i installation) open(ctx context.Context, o opening) (_ *sandboxd.Engine, 
 		return nil, nil, err
 	}
 	log := slog.New(slog.NewTextHandler(o.warnings, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	rt, err := gvisor.New(gvisor.Config{StateDir: filepath.Join(i.Dir, "machines"), Logger: log})
+	kept, err := blob.OpenDir(filepath.Join(i.Dir, "programs"), blob.DirOptions{})
+	if err != nil {
+		return nil, nil, err
+	}
+	store := programs.New(kept)
+	rt, err := gvisor.New(gvisor.Config{StateDir: filepath.Join(i.Dir, "machines"), Logger: log, Programs: store})
 	if err != nil {
 		return nil, nil, err
 	}
 	closers = append(closers, rt.Close)
 	e, err := sandboxd.NewEngine(ctx, sandboxd.Config{
 		DB: d, Runtime: rt, Images: storeImages{images}, Accounts: sandboxtest.NewAccounts(), Secrets: secrets,
-		Snapshots: snapshot.New(snapshots), Tool: i.Tool, Gateway: network.GatewayAddr, Nameserver: network.GatewayAddr,
+		Snapshots: snapshot.New(snapshots), Programs: store, Tool: i.Tool, Gateway: network.GatewayAddr, Nameserver: network.GatewayAddr,
 		Pools:  []sandboxd.PoolConfig{{Size: 1}},
 		Limits: sandboxd.Limits{SnapshotGrace: snapshotGrace}, Logger: log, Reached: o.reached,
 	})
@@ -160,40 +180,106 @@ func (i installation) open(ctx context.Context, o opening) (_ *sandboxd.Engine, 
 const snapshotGrace = 2 * time.Second
 
 // lead runs a life, and prints its reports to out.
-func lead(l life, out, log io.Writer) error {
-	said := json.NewEncoder(out)
-	var events atomic.Int32
-	reached := func(event string) {
-		if events.Add(1) != l.Dies {
-			return
-		}
-		_ = said.Encode(report{Known: l.Known, Event: event}) // for the log only
-		// Not os.Exit: nothing may run after the kill.
-		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
-			panic(err)
-		}
-		select {}
-	}
-	ctx := sandboxtest.As(context.Background(), sandboxtest.Default)
-	r := rand.New(rand.NewPCG(l.Seed, 1))
-	e, end, err := l.open(ctx, r, opening{warnings: log, reached: reached})
+func lead(l life, out, log *os.File) error {
+	from, err := handover.FromPredecessor(os.Getenv)
 	if err != nil {
 		return err
 	}
-	tenant := &tenant{
-		Engine: e, ctx: ctx, known: l.Known, say: func(k Known) error { return said.Encode(report{Known: k}) },
-		does:   func(thing string) error { return said.Encode(report{Does: thing}) },
-		begins: func(begin func() error) error { return begin() },
+	if err := gvisor.UseProgram(l.Installation.Sentry); err != nil {
+		return err
 	}
-	if l.restartsHard() {
-		tenant.begins = patiently
+	p := &process{life: l, out: out, log: log, said: json.NewEncoder(out), from: from, upgrade: make(chan struct{})}
+	p.dies.Store(l.Dies)
+	if err = p.run(); err != nil && from != nil { // the test waits for the first process
+		err = errors.Join(err, p.say(report{Wrong: err.Error()}))
 	}
-	if err := tenant.live(r, l.Dies != 0); err != nil {
-		if err := said.Encode(report{Known: tenant.known, Wrong: err.Error()}); err != nil {
+	return err
+}
+
+// process runs a life in this process.
+type process struct {
+	life
+	out, log *os.File
+	said     *json.Encoder
+	from     *handover.Predecessor // nil: it is the first process of the life
+
+	events, dies atomic.Int32
+	upgrade      chan struct{} // closed when another process is to take over
+	handed       sync.Once
+}
+
+func (p *process) say(r report) error { return p.said.Encode(r) }
+
+// reached counts an event.
+func (p *process) reached(event string) {
+	n := p.events.Add(1)
+	if p.Upgrade != nil && n >= p.Upgrade.At {
+		p.handed.Do(func() { close(p.upgrade) })
+	}
+	if n != p.dies.Load() {
+		return
+	}
+	_ = p.say(report{Known: p.Known, Event: event}) // for the log only
+	// Not os.Exit: nothing may run after the kill.
+	if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+		panic(err)
+	}
+	select {}
+}
+
+func (p *process) run() error {
+	ctx := sandboxtest.As(context.Background(), sandboxtest.Default)
+	r := rand.New(rand.NewPCG(p.Seed, 1))
+	if p.from != nil {
+		if err := p.takeOver(ctx); err != nil {
 			return err
 		}
 	}
-	return end()
+	for {
+		e, end, err := p.open(ctx, r, opening{warnings: p.log, reached: p.reached})
+		if err != nil {
+			return err
+		}
+		if p.from != nil {
+			if err := errors.Join(p.say(report{Known: p.Known, Upgraded: true}), p.from.Serving()); err != nil {
+				return errors.Join(err, end())
+			}
+		}
+		tenant := &tenant{
+			Engine: e, ctx: ctx, known: p.Known, say: p.note,
+			does:   func(thing string) error { return p.say(report{Known: p.Known, Does: thing}) },
+			begins: func(begin func() error) error { return begin() },
+		}
+		if p.restartsHard() {
+			tenant.begins = patiently
+		}
+		next := p.handOver(ctx, e.Close)
+		err = tenant.live(r, p.Dies != 0)
+		s, failed := next()
+		if s != nil { // as in a daemon, the calls have ended before the database closes
+			failed = end()
+		}
+		switch {
+		case failed != nil:
+			return failed
+		case s == nil: // nobody takes over
+			if err != nil {
+				err = p.say(report{Known: tenant.known, Wrong: err.Error()})
+			}
+			return errors.Join(err, end())
+		case !closed(err):
+			s.Kill()
+			return p.say(report{Known: tenant.known, Wrong: fmt.Sprintf("during the upgrade: %v", err)})
+		default:
+			if s.Begin(ctx) == nil {
+				return s.Leave()
+			}
+			// The new process was killed before it served: this one goes on.
+			p.Known, p.Upgrade, p.upgrade = tenant.known, nil, make(chan struct{})
+			p.dies.Store(p.events.Load() + 1 + r.Int32N(lastEvent))
+			s.Sockets().Close()
+		}
+	}
 }
 
 // restartsHard reports whether the life's hardship affects its start.
@@ -334,6 +420,9 @@ func (t *tenant) begin() error {
 	version, err := t.check(t.known.ID)
 	if err != nil {
 		return err
+	}
+	if s, err := t.Get(t.ctx, t.known.ID); err != nil || s.Message != "" {
+		return fmt.Errorf("it has lost its processes: %q, %w", s.Message, cmp.Or(err, errors.New("it says so")))
 	}
 	for _, id := range t.known.Deleted {
 		if _, err := t.Get(t.ctx, id); cay.CodeOf(err) != cay.NotFound {

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/embedded"
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
@@ -62,25 +64,38 @@ func TestKilled(t *testing.T) {
 	seed := seedtest.Seed(t)
 	imagetest.Acquire(t, "debian")
 	imagetest.Acquire(t, "node24")
-	program := buildGuest(t)
-	tool, err := imagetest.Open(t).Tool(t.Context(), "cay-guest", map[string][]byte{"cay-guest": program})
-	if err != nil {
-		t.Fatal(err)
-	}
+	builds := makeBuilds(t)
 	const installations = 2
 	hard := chooseHardships(rand.New(rand.NewPCG(seed, 2)), installations, rounds/installations)
 	for n := range installations {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			t.Parallel()
 			seed := seed + uint64(n)
-			i := installation{
-				Dir: t.TempDir(), Images: imagetest.Dir(t),
-				Tool: sandboxd.Tool{Mount: machine.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}},
-			}
+			i := installation{Dir: t.TempDir(), Images: imagetest.Dir(t), build: builds[0]}
 			mountDisk(t, i.Dir)
-			kill(t, i, rand.New(rand.NewPCG(seed, 0)), hard[n])
+			kill(t, i, builds, rand.New(rand.NewPCG(seed, 0)), hard[n])
 		})
 	}
+}
+
+// makeBuilds makes two builds whose programs differ by a byte at their ends.
+func makeBuilds(t *testing.T) (builds [2]build) {
+	t.Helper()
+	guest, sentry := buildGuest(t), embedded.Sentry()
+	if sentry == nil {
+		sentry = checktest.Must(os.ReadFile("/proc/self/exe"))(t)
+	}
+	dir := t.TempDir()
+	for n := range builds {
+		path := filepath.Join(dir, fmt.Sprintf("sentry-%d", n))
+		checktest.OK(t, os.WriteFile(path, sentry, 0o755))
+		tool := checktest.Must(imagetest.Open(t).Tool(t.Context(), "cay-guest", map[string][]byte{"cay-guest": guest}))(t)
+		builds[n] = build{
+			Tool: sandboxd.Tool{Mount: machine.Mount{Source: tool, Target: "/.cay"}, Init: []string{"/.cay/cay-guest"}}, Sentry: path,
+		}
+		guest, sentry = append(guest[:len(guest):len(guest)], 0), append(sentry[:len(sentry):len(sentry)], 0)
+	}
+	return builds
 }
 
 // buildGuest builds the guest's program from the current source.
@@ -101,19 +116,33 @@ func buildGuest(t *testing.T) []byte {
 
 // kill kills the daemon of an installation once for each hardship, and then deletes
 // everything and checks that nothing is left.
-func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
+func kill(t *testing.T, i installation, builds [2]build, r *rand.Rand, hard []hardship) {
 	var known Known
 	var did []string // actions of all lives so far
 	where := make(map[string]int)
-	defer func() { t.Logf("it died at %v, with the hardships %q", where, hard) }()
+	current, upgrades := 0, 0 // the build; how many upgrades were completed
+	defer func() {
+		t.Logf("it died at %v, with the hardships %q; %d upgrades were completed", where, hard, upgrades)
+	}()
 	for n, h := range hard {
 		l := life{Installation: i, Seed: r.Uint64(), Dies: 1 + r.Int32N(lastEvent), Hardship: h, Known: known}
-		if h == powerCut {
+		switch h {
+		case powerCut:
 			l.Synced = t.TempDir()
+		case upgrade:
+			l.Notes = t.TempDir()
+			l.Upgrade = &upgrading{At: l.Dies, To: builds[1-current], Dies: 1 + r.Int32N(lastEvent)}
+			l.Dies += 1 + r.Int32N(lastEvent)
 		}
 		var event string
 		var its []string
-		event, its, known = leadElsewhere(t, l)
+		var upgraded bool
+		event, its, known, upgraded = leadElsewhere(t, l)
+		if upgraded {
+			upgrades++
+			current = 1 - current
+			i.build = builds[current]
+		}
 		did = append(did, fmt.Sprintf("life %d (%q): %s, killed at %q, %+v", n, h, strings.Join(its, ", "), event, known))
 		if t.Failed() {
 			t.Fatalf("in life %d (%q) with seed %d, killed at event %d, after\n%s", n, h, l.Seed, l.Dies, strings.Join(did[max(0, len(did)-10):], "\n"))
@@ -135,9 +164,10 @@ func kill(t *testing.T, i installation, r *rand.Rand, hard []hardship) {
 	}
 }
 
-// leadElsewhere runs a life in a process of its own. It returns the event at which the
-// daemon died, the actions it took, and what is known of the sandbox afterwards.
-func leadElsewhere(t *testing.T, l life) (event string, did []string, known Known) {
+// leadElsewhere runs a life in a process of its own, which another may replace. It returns
+// the event at which the last daemon died, the actions it took, what is known of the
+// sandbox afterwards, and whether an upgrade was completed.
+func leadElsewhere(t *testing.T, l life) (event string, did []string, known Known, upgraded bool) {
 	t.Helper()
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -156,6 +186,8 @@ func leadElsewhere(t *testing.T, l life) (event string, did []string, known Know
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	// The process of an upgrade is not this process's child, and may hang, too.
+	defer context.AfterFunc(ctx, func() { out.Close() })()
 	known = l.Known
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var r report
@@ -166,6 +198,11 @@ func leadElsewhere(t *testing.T, l life) (event string, did []string, known Know
 		if r.Event != "" {
 			event = r.Event
 			continue // the other fields date from the start of the life
+		}
+		if r.Upgraded {
+			upgraded = true
+			did = append(did, "upgraded")
+			continue
 		}
 		if r.Does != "" {
 			did = append(did, r.Does)
@@ -179,15 +216,17 @@ func leadElsewhere(t *testing.T, l life) (event string, did []string, known Know
 	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ctx.Err() != nil {
 		t.Error("it hung")
-	} else if l.Dies != 0 && !t.Failed() && status.Signal() != syscall.SIGKILL {
+	} else if l.Dies != 0 && !t.Failed() && !upgraded && status.Signal() != syscall.SIGKILL {
 		t.Errorf("it was not killed: %v", err)
+	} else if l.Dies != 0 && !t.Failed() && event == "" {
+		t.Error("it ended without being killed")
 	} else if l.Dies == 0 && err != nil {
 		t.Errorf("it failed: %v", err)
 	}
 	if t.Failed() {
 		t.Log(log)
 	}
-	return event, did, known
+	return event, did, known, upgraded
 }
 
 // clean deletes everything in an installation, and checks that nothing is left.
@@ -242,11 +281,11 @@ func clean(t *testing.T, i installation) {
 	}
 }
 
-// files returns the files of snapshots and of their drafts.
+// files returns the files of snapshots, of kept programs, and of drafts.
 func files(t *testing.T, i installation) (left []string) {
 	t.Helper()
-	for _, dir := range []string{"data", "names"} {
-		entries, err := os.ReadDir(filepath.Join(i.Dir, "snapshots", dir))
+	for _, dir := range []string{"snapshots/data", "snapshots/names", "programs/data", "programs/names"} {
+		entries, err := os.ReadDir(filepath.Join(i.Dir, dir))
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
