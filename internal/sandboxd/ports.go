@@ -2,6 +2,7 @@ package sandboxd
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -71,6 +72,9 @@ func (e *Engine) dialPort(ctx context.Context, m *session, life context.Context,
 	conn, err := m.dialProgram(dialing, uint16(port))
 	unhook()
 	cancel(nil)
+	if err == nil && life.Err() != nil { // a dial may be faster than the cancellation
+		err = errors.Join(context.Cause(life), conn.Close())
+	}
 	if err != nil {
 		free()
 		switch {
