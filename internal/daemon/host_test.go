@@ -23,7 +23,7 @@ func TestDaemon_Host(t *testing.T) {
 	if h.Version != cay.Version() || h.UptimeMS < 0 || time.Since(h.StartedAt) > time.Hour || h.CPUs <= 0 || h.MemoryTotalBytes <= 0 || h.DiskFreeBytes <= 0 || h.DaemonMemoryBytes <= 0 {
 		t.Errorf("%+v", h)
 	}
-	for i, name := range []string{"workflows", "gateway", "cay"} {
+	for i, name := range []string{"workflows", "gateway", "flows", "cay"} {
 		if len(h.Databases) <= i || h.Databases[i].Name != name || h.Databases[i].SizeBytes <= 0 {
 			t.Errorf("databases %+v, want the size of %s", h.Databases, name)
 		}
