@@ -423,21 +423,37 @@ func TestQueue_Added(t *testing.T) {
 	})
 }
 
-// slowReads lets the results of Pending wait until the test has received from read, as a
-// slow database does.
+// slowReads is a store of which what is read can be held up, as in a slow database.
 type slowReads struct {
 	queue.Store
-	read chan struct{}
+	// The results of Pending and Deployments wait until the test receives from these; nil:
+	// they do not wait.
+	messages, deployments chan struct{}
+	changes               chan queue.Change
 }
 
 func (s *slowReads) Pending(ctx context.Context, project, deployment string, before int64, limit int) ([]queue.Entry, queue.Rest, error) {
 	entries, rest, err := s.Store.Pending(ctx, project, deployment, before, limit)
-	select {
-	case s.read <- struct{}{}:
-	case <-ctx.Done():
-		return nil, queue.Rest{}, ctx.Err()
+	return entries, rest, errors.Join(err, hold(ctx, s.messages))
+}
+
+func (s *slowReads) Deployments(ctx context.Context, project string) ([]queue.Deployment, error) {
+	all, err := s.Store.Deployments(ctx, project)
+	return all, errors.Join(err, hold(ctx, s.deployments))
+}
+
+func (s *slowReads) Changes() <-chan queue.Change { return s.changes }
+
+func hold(ctx context.Context, c chan struct{}) error {
+	if c == nil {
+		return nil
 	}
-	return entries, rest, err
+	select {
+	case c <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // A priority that is set while messages are read from the store is not lost.
@@ -449,7 +465,7 @@ func TestQueue_HastenDuringLoad(t *testing.T) {
 		f.app.leave("http://127.0.0.1:3000")
 		f.register("s1")
 		f.app.leave("")
-		slow := &slowReads{read: make(chan struct{})}
+		slow := &slowReads{messages: make(chan struct{})}
 		f.wrap = func(s queue.Store) queue.Store { slow.Store = s; return slow }
 		f.reopen()
 		synctest.Wait() // the messages are read
@@ -459,11 +475,31 @@ func TestQueue_HastenDuringLoad(t *testing.T) {
 			}
 		}
 		first := f.delivered()
-		<-slow.read
+		<-slow.messages
 		synctest.Wait()
 		f.acknowledge(first)
 		if next := f.delivered(); first.Run != "wrun_2" || next.Run != "wrun_3" {
 			f.Errorf("%s is delivered, then %s", first.Run, next.Run)
 		}
 	}, func(c *queue.Config) { c.InFlight = 1 })
+}
+
+// An app that registers while the change by another process is read stays registered.
+func TestQueue_RegisterDuringChange(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		slow := &slowReads{changes: make(chan queue.Change)}
+		f.wrap = func(s queue.Store) queue.Store { slow.Store = s; return slow }
+		f.reopen()
+		f.register("s1")
+		checktest.OK(f, f.Deregister(f.Context(), project, "dpl_1", ""))
+		slow.deployments = make(chan struct{})
+		slow.changes <- queue.Change{}
+		synctest.Wait() // the deployment is read
+		f.register("s1")
+		<-slow.deployments
+		<-slow.deployments // it is read again
+		synctest.Wait()
+		f.publish()
+		f.acknowledge(f.delivered())
+	})
 }

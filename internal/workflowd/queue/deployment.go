@@ -67,11 +67,13 @@ func (q *Queue) Register(ctx context.Context, d Deployment) (Deployment, error) 
 	now := q.now()
 	d.SeenAt, d.CreatedAt, d.Error = now, now, ""
 	r := &Register{Deployment: d}
+	began := q.mark()
 	if err := q.w.write(ctx, 0, func(b *Batch) { b.Register = append(b.Register, r) }); err != nil {
 		return Deployment{}, err
 	}
 	q.mu.Lock()
 	l := q.laneLocked(d.Project, d.ID)
+	q.unsureLocked(l, began)
 	q.registeredLocked(l, r.Deployment, r.Void)
 	if old := r.Old; old != nil && old.URL != "" && old.URL != d.URL {
 		q.spawnLocked(func() { q.replaced(l, *old) })
@@ -88,6 +90,8 @@ func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
 		l.process++
 	}
 	held := l.held
+	q.changes++
+	l.changed = q.changes
 	l.meetLocked(d)
 	l.held, l.probes = held, 0
 	q.unholdLocked(l)
@@ -97,6 +101,21 @@ func (q *Queue) registeredLocked(l *lane, d Deployment, void bool) {
 		q.voidLocked(l)
 	}
 	q.readyLocked(l)
+}
+
+// mark returns the number of changes of deployments so far.
+func (q *Queue) mark() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.changes
+}
+
+// unsureLocked makes the row of a deployment be read anew if the lane has changed since the
+// mark: the rows of two changes at once come here in any order.
+func (q *Queue) unsureLocked(l *lane, mark int) {
+	if l.changed > mark {
+		q.spawnLocked(func() { q.change(Change{Project: l.key.project, Deployment: l.key.deployment}) })
+	}
 }
 
 // voidLocked ends the pushes to a dead process, and makes the lane load its messages
@@ -272,7 +291,7 @@ func (q *Queue) Deregister(ctx context.Context, project, id, secret string) erro
 
 // alter changes the row of an existing deployment.
 func (q *Queue) alter(ctx context.Context, r *Register) error {
-	id := r.Deployment.ID
+	id, began := r.Deployment.ID, q.mark()
 	if err := q.w.write(ctx, 0, func(b *Batch) { b.Register = append(b.Register, r) }); err != nil {
 		return err
 	}
@@ -281,8 +300,9 @@ func (q *Queue) alter(ctx context.Context, r *Register) error {
 	}
 	q.mu.Lock()
 	l := q.laneLocked(r.Deployment.Project, id)
+	q.unsureLocked(l, began)
 	if l.dep.URL == r.Deployment.URL && l.dep.Secret == r.Deployment.Secret {
-		l.dep.Draining = r.Deployment.Draining
+		q.drainLocked(l, r.Deployment.Draining)
 	} else {
 		q.registeredLocked(l, r.Deployment, false)
 	}
@@ -402,12 +422,30 @@ func (q *Queue) change(c Change) {
 		q.poke()
 		return
 	}
+	for n := 0; ; {
+		again, err := q.reread(c)
+		switch {
+		case q.ctx.Err() != nil:
+			return
+		case err != nil:
+			q.log.Warn("cannot read deployments that have changed, will try again", "error", err)
+			if wait(q.ctx, doubled(firstProbe, n, lastProbe)) != nil {
+				return
+			}
+			n++
+		case !again:
+			return
+		}
+	}
+}
+
+// reread copies the rows of changed deployments to their lanes. It reports whether lanes
+// have changed since the read began, so that their rows have to be read again.
+func (q *Queue) reread(c Change) (again bool, err error) {
+	began := q.mark()
 	all, err := q.store.Deployments(q.ctx, c.Project)
 	if err != nil {
-		if q.ctx.Err() == nil {
-			q.log.Warn("cannot read deployments that another process has changed", "error", err)
-		}
-		return
+		return false, err
 	}
 	q.mu.Lock()
 	for _, d := range all {
@@ -415,16 +453,29 @@ func (q *Queue) change(c Change) {
 			continue
 		}
 		l := q.laneLocked(d.Project, d.ID)
-		if l.dep.URL != d.URL || l.dep.Secret != d.Secret || l.dep.SeenAt < d.SeenAt && l.held {
+		switch {
+		case l.changed > began:
+			again = true
+			continue
+		case l.dep.URL != d.URL || l.dep.Secret != d.Secret || l.dep.SeenAt < d.SeenAt && l.held:
 			q.registeredLocked(l, d, l.dep.URL == d.URL && l.dep.Secret != d.Secret)
-		} else {
-			l.dep.Draining = d.Draining
+		default:
+			q.drainLocked(l, d.Draining)
 		}
 		l.anyLocked(q.now())
 		q.tickLocked(l)
 	}
 	q.mu.Unlock()
 	q.poke()
+	return again, nil
+}
+
+// drainLocked sets whether a deployment is draining.
+func (q *Queue) drainLocked(l *lane, draining bool) {
+	if l.dep.Draining != draining {
+		q.changes++
+		l.changed, l.dep.Draining = q.changes, draining
+	}
 }
 
 // Registered returns the row of a deployment after a Register, and whether the row has to

@@ -23,6 +23,8 @@ type lane struct {
 	q   *Queue
 	key laneKey
 	dep Deployment
+	// changed is Queue.changes after the last change of dep.
+	changed int
 
 	items map[string]*item // messages in memory, by id
 	soon  itemHeap         // messages that are not due yet

@@ -113,6 +113,7 @@ type Queue struct {
 	inFlight int // deliveries that are being leased or pushed
 	bytes    int64
 	toLoad   []*lane
+	changes  int // counts the changes of the deployments of all lanes
 	// pauseUntil is the end of the pause in leasing after errors of the store; pauses
 	// counts the errors.
 	pauseUntil int64
