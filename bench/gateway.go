@@ -247,10 +247,10 @@ func (g *gatewayBench) added(row string, r fieldRequest, first bool, budget floa
 // time that the gateway needs for them, in milliseconds a second.
 func (g *gatewayBench) held(row string, n int, budget float64) Probe {
 	return Probe{
-		Rows: []Row{{row, "MB", budget}, {row + ".grown", "MB", 0}, {row + ".cpu_a_second", "ms", 0}}, N: 3,
+		Rows: []Row{{row, "MB", budget}, {row + ".anonymous", "MB", 0}, {row + ".grown", "MB", 0}, {row + ".cpu_a_second", "ms", 0}}, N: 3,
 		Subjects: g.subjects(func(s *stage) *Session {
 			return &Session{Sample: func(ctx context.Context) (_ []float64, err error) {
-				empty, err := s.peer.rss()
+				empty, _, err := s.peer.rss()
 				if err != nil {
 					return nil, err
 				}
@@ -278,11 +278,11 @@ func (g *gatewayBench) held(row string, n int, budget float64) Probe {
 				if err != nil {
 					return nil, err
 				}
-				full, err := s.peer.rss()
+				full, anonymous, err := s.peer.rss()
 				if err != nil {
 					return nil, err
 				}
-				return []float64{full, full - empty, (after - before) / s.o.Seconds * 1000}, nil
+				return []float64{full, anonymous, full - empty, (after - before) / s.o.Seconds * 1000}, nil
 			}}
 		}),
 	}

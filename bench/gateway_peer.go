@@ -79,17 +79,19 @@ func threadsCPU(pid int) (float64, error) {
 	return float64(used) / 1e9, nil
 }
 
-// rss returns how much memory the process has, in millions of bytes.
-func (p *gatewayPeer) rss() (float64, error) {
+// rss returns the resident memory of the process, and the part of it that is not from files,
+// in MB: pages of the program's file are in memory once for all its processes, and the kernel
+// takes them back when it needs memory.
+func (p *gatewayPeer) rss() (all, anonymous float64, err error) {
 	proc, err := procfs.NewProc(p.cmd.Process.Pid)
 	if err != nil {
-		return 0, fmt.Errorf("read memory of %s: %w", p.name, err)
+		return 0, 0, fmt.Errorf("read memory of %s: %w", p.name, err)
 	}
-	stat, err := proc.Stat()
+	status, err := proc.NewStatus()
 	if err != nil {
-		return 0, fmt.Errorf("read memory of %s: %w", p.name, err)
+		return 0, 0, fmt.Errorf("read memory of %s: %w", p.name, err)
 	}
-	return float64(stat.ResidentMemory()) / 1e6, nil
+	return float64(status.VmRSS) / 1e6, float64(status.RssAnon) / 1e6, nil
 }
 
 // spoken starts a command that prints its address as a line of JSON and ends
