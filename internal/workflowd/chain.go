@@ -117,6 +117,7 @@ func (l *lane) findChildren(r *liveRun, o *op, children map[string]string, reaso
 		posted := l.post(func() {
 			if err != nil {
 				o.finish(err)
+				l.settle(r, o)
 				return
 			}
 			for i := range more {

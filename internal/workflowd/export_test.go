@@ -18,12 +18,12 @@ func Queued(b workflow.Backend) int {
 	return len(l.queue)
 }
 
-// Waiting returns the number of ops that wait for the log of a run.
+// Waiting returns the number of ops that wait for the log of a run, or for its end.
 func Waiting(b workflow.Backend, run string) int {
 	l := b.(*backend).e.lanes[0]
 	n := make(chan int, 1)
 	l.post(func() {
-		if r := l.runs[run]; r != nil && r.loading {
+		if r := l.runs[run]; r != nil {
 			n <- len(r.waiting)
 		} else {
 			n <- 0

@@ -20,6 +20,8 @@ type faulty struct {
 	workflowd.Store
 	fault atomic.Pointer[func(commit func() error) error]
 	away  atomic.Bool // reads fail
+	// children is called by the next LiveChildren.
+	children atomic.Pointer[func()]
 }
 
 func (f *faulty) Run(ctx context.Context, id string) (*history.Run, error) {
@@ -27,6 +29,13 @@ func (f *faulty) Run(ctx context.Context, id string) (*history.Run, error) {
 		return nil, cay.Errorf(cay.Unavailable, "away")
 	}
 	return f.Store.Run(ctx, id)
+}
+
+func (f *faulty) LiveChildren(ctx context.Context, of string) ([]history.Run, error) {
+	if first := f.children.Swap(nil); first != nil {
+		(*first)()
+	}
+	return f.Store.LiveChildren(ctx, of)
 }
 
 func (f *faulty) Commit(ctx context.Context, g *workflowd.Group) error {

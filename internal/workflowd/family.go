@@ -1,6 +1,8 @@
 package workflowd
 
 import (
+	"slices"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/workflow"
@@ -113,8 +115,25 @@ func (l *lane) endChildren(r *liveRun, o *op) bool {
 	default:
 		l.endAll(children, o, reason)
 	}
-	o.childrenEnded = true
+	o.childrenEnded, r.ending = true, o
 	return true
+}
+
+// waitsForEnd reports whether an op would end a run that another op is about to end: it
+// waits for that one. Otherwise a parent whose code fails because its children were
+// cancelled is failed before it is cancelled.
+func (r *liveRun) waitsForEnd(o *op) bool {
+	return r.ending != nil && r.ending != o && slices.ContainsFunc(o.events, func(ev history.Event) bool { return ends(&ev) })
+}
+
+// settle resumes the ops that wait for the end of a run, if o was to end it.
+func (l *lane) settle(r *liveRun, o *op) {
+	if r.ending != o {
+		return
+	}
+	waiting := r.waiting
+	r.ending, r.waiting = nil, nil
+	l.readmit(r, waiting)
 }
 
 // endAll asks children to end, and then resumes the op that waits for that. children maps

@@ -263,24 +263,29 @@ func (l *lane) admit(o *op) {
 		return
 	case o.session != nil && (o.session != r.session || o.lease != r.lease):
 		o.finish(notYours(o.run))
+		l.settle(r, o)
 		return
 	}
 	switch err := l.apply(r, o); err {
-	case nil, errParked:
-	case errUnshown:
-		l.replayed(r, o)
+	case errParked:
+		return
 	case errNextGroup:
 		l.touch(r)
 		r.sealed = true
 		l.again = append(l.again, o)
+		return
+	case nil:
+	case errUnshown:
+		l.replayed(r, o)
 	default:
 		if o.message != 0 {
 			l.refuse(r, o, err)
-			return
+			break
 		}
 		o.finish(err)
 		l.unload(r)
 	}
+	l.settle(r, o)
 }
 
 // refuse takes in a message that asks for a change that is not allowed, or no longer
@@ -360,6 +365,10 @@ func (l *lane) replayed(r *liveRun, o *op) {
 func (l *lane) applyEvents(r *liveRun, o *op) error {
 	if err := l.tooLong(r, o); err != nil {
 		return err
+	}
+	if r.waitsForEnd(o) {
+		r.waiting = append(r.waiting, o)
+		return errParked
 	}
 	if l.endChildren(r, o) {
 		return errParked

@@ -41,7 +41,8 @@ type liveRun struct {
 	loading bool
 	held    bool  // held by a transaction: only its goroutine may use log
 	doubt   bool  // it is unknown which of the run's events were stored
-	waiting []*op // ops that wait for the log
+	waiting []*op // ops that wait for the log, or for ending
+	ending  *op   // ends the run when its children have been asked to end; see endChildren
 
 	asleep bool // the store has, or may have, the run as asleep
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/checktest"
 	"github.com/cayhq/cay/internal/db/pgtest"
 	"github.com/cayhq/cay/internal/history"
 	"github.com/cayhq/cay/internal/workflowd"
@@ -210,6 +211,41 @@ func TestContinueAsNew(t *testing.T) {
 		t.Errorf("the parent heard %+v", e)
 	}
 	h.append(p, completed)
+}
+
+// A run that is cancelled by force ends as cancelled, also if its code fails while the run's
+// children are asked to end: the code may fail because they were.
+func TestCancel_FailsMeanwhile(t *testing.T) {
+	t.Parallel()
+	f, b := openFaulty(t)
+	h := attach(t, b, of("w"))
+	first := h.take(create(t, b, workflow.NewRun{ID: "wrun_1", Workflow: "w"}).ID)
+	done := make(chan error, 1)
+	h.session.StartRun(first.run, first.lease, workflow.NewRun{ID: "wrun_2", Workflow: "w"},
+		workflow.Event{Type: history.RunCompleted, Token: "wrun_2"}, func(err error) { done <- err })
+	checktest.OK(t, <-done)
+	second := h.take("wrun_2") // the children of a run that continues another one are read from the store
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	hold := func() { close(asked); <-goOn }
+	f.children.Store(&hold)
+	cancelled := make(chan error, 1)
+	go func() {
+		_, err := b.CancelRun(t.Context(), "wrun_2", workflow.CancelParams{Force: true})
+		cancelled <- err
+	}()
+	<-asked
+	failed := make(chan error, 1)
+	h.session.Append(second.run, second.lease, []workflow.Event{{Type: history.RunFailed, Reason: "a child was cancelled"}}, func(err error) { failed <- err })
+	eventually(t, "the failure waits", func() bool { return workflowd.Waiting(b, "wrun_2") == 1 || len(failed) == 1 })
+	if err := h.try(second, step("step_a.1")); err != nil {
+		t.Errorf("a step of a run that has not ended: %v", err)
+	}
+	close(goOn)
+	checktest.OK(t, <-cancelled)
+	checktest.Code(t, <-failed, cay.Conflict)
+	if r := get(t, b, "wrun_2"); r.Status != workflow.StatusCancelled {
+		t.Errorf("the run is %s", r.Status)
+	}
 }
 
 func TestRetention(t *testing.T) {

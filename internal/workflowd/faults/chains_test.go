@@ -65,7 +65,8 @@ func TestChains(t *testing.T) {
 			force := i%2 == 0
 			where := fmt.Sprintf("round %d, %s, force %t", i, of, force)
 			if err := run.Cancel(ctx, workflow.CancelParams{Reason: where, Force: force}); err != nil {
-				t.Fatalf("%s: %v", where, err)
+				_, why := run.Result(ctx)
+				t.Fatalf("%s: %v; the run: %v", where, err, why)
 			}
 			var cancelled *workflow.RunCancelledError
 			if _, err := run.Result(ctx); !errors.As(err, &cancelled) {
