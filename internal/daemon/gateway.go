@@ -31,6 +31,7 @@ import (
 	"github.com/cayhq/cay/internal/gatewayd/responses"
 	"github.com/cayhq/cay/internal/gatewayd/scripted"
 	"github.com/cayhq/cay/internal/gatewayd/settings"
+	"github.com/cayhq/cay/internal/gatewayd/socket"
 	"github.com/cayhq/cay/internal/otlp"
 	"github.com/cayhq/cay/internal/sandboxd/network"
 )
@@ -161,11 +162,12 @@ func (g *gatewayParts) serve(ctx context.Context, d *Daemon) (err error) {
 			return errors.Join(err, g.listener.Close())
 		}
 	}
+	listener := socket.Listener{Listener: g.listener}
 	go func() {
 		if g.server.TLSConfig != nil {
-			g.served <- g.server.ServeTLS(g.listener, "", "")
+			g.served <- g.server.ServeTLS(listener, "", "")
 		} else {
-			g.served <- g.server.Serve(g.listener)
+			g.served <- g.server.Serve(listener)
 		}
 	}()
 	return nil

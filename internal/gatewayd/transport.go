@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cayhq/cay/internal/gatewayd/socket"
 	"github.com/cayhq/cay/internal/gatewayd/upstream"
 )
 
@@ -18,7 +19,7 @@ func newTransport() *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            dialer.DialContext,
+		DialContext:            socket.Dialer(dialer.DialContext),
 		ForceAttemptHTTP2:      true,
 		MaxIdleConns:           4096,
 		MaxIdleConnsPerHost:    1024,
