@@ -28,8 +28,11 @@ type SandboxOptions struct {
 	// an empty directory for their files. Used with Opponents only.
 	Images  *image.Store
 	WorkDir string
+	// Stopped is the number of stopped sandboxes beside which creations are measured, at
+	// least 1000. 0 means 100,000.
+	Stopped int
 	// StartPooled starts another daemon, with a pool of size machines. If it is
-	// nil, the rows that need a pool are left out.
+	// nil, the rows that need a daemon of their own are left out.
 	StartPooled func(ctx context.Context, size int) (*Daemon, error)
 	// Burst is how many sandboxes one burst makes. 0 means 100.
 	Burst int
@@ -66,7 +69,7 @@ type files interface {
 // NewSandboxSuite returns the suite of the main operations on sandboxes: start,
 // run programs, transfer files, use little memory while idle, and end.
 func NewSandboxSuite(o SandboxOptions) *Suite {
-	o.Burst, o.Live = cmp.Or(o.Burst, 100), cmp.Or(o.Live, 1000)
+	o.Burst, o.Live, o.Stopped = cmp.Or(o.Burst, 100), cmp.Or(o.Live, 1000), cmp.Or(o.Stopped, 100_000)
 	daemon := &daemonRunner{o.Daemon}
 	all := []contender{{name: Cay, runner: daemon}}
 	closeOpponents := func() error { return nil }
@@ -101,7 +104,7 @@ func NewSandboxSuite(o SandboxOptions) *Suite {
 	}}
 	if o.StartPooled != nil {
 		all[0].runner = &pooledRunner{start: o.StartPooled}
-		suite.Probes = append(suite.Probes,
+		suite.Probes = append(suite.Probes, rowsProbe(o.StartPooled, o.Stopped, all),
 			Probe{Rows: []Row{{"tti_pool", "ms", 30}}, N: 20, Warmup: 1, Subjects: subjects(all, fromPool(5, startAndRun))},
 			Probe{Rows: []Row{{fmt.Sprintf("burst_%d_pool", o.Burst), "s", 0.6}}, N: 3,
 				Subjects: subjects(without(all, "native"), fromPool(o.Burst, burst(o.Burst)))})

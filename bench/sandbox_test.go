@@ -57,7 +57,7 @@ func serve() error {
 // and of the rows that show everything an opponent can do.
 func TestSandboxSuite(t *testing.T) {
 	d, data := startDaemon(t)
-	alone := bench.NewSandboxSuite(bench.SandboxOptions{Daemon: d, Burst: 3, Live: 3, StartPooled: startPooled(t)})
+	alone := bench.NewSandboxSuite(bench.SandboxOptions{Daemon: d, Burst: 3, Live: 3, Stopped: 1000, StartPooled: startPooled(t)})
 	results, err := bench.Run(t.Context(), alone, bench.Options{N: 1})
 	if err := errors.Join(err, alone.Close()); err != nil {
 		t.Fatal(err)

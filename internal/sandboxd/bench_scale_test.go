@@ -1,7 +1,6 @@
 package sandboxd_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -11,11 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/checktest"
-	"github.com/cayhq/cay/internal/db"
 	"github.com/cayhq/cay/internal/sandboxd"
-	"github.com/cayhq/cay/internal/sandboxd/sandboxtest"
+	"github.com/cayhq/cay/internal/sandboxd/store/copies"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -47,7 +44,7 @@ func benchmarkScale(b *testing.B, teams, n int) {
 	ended := checktest.Must(h.Create(ctx, params("ended")))(b)
 	checktest.Must(h.Stop(ctx, ended.ID))(b)
 	began := time.Now()
-	endedSandboxes(b, h, ended.ID, teams, n)
+	checktest.OK(b, copies.Ended(ctx, h.Config.DB, ended.ID, teams, n))
 	b.Logf("%d rows made in %v", n, time.Since(began).Round(time.Millisecond))
 	made := 0
 	for _, op := range []struct {
@@ -99,47 +96,5 @@ func benchmarkScale(b *testing.B, teams, n int) {
 			b.ReportMetric(0, "ns/op") // it includes the undoing
 			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "µs-median")
 		})
-	}
-}
-
-// endedSandboxes adds n copies of an ended sandbox with a session each, spread over
-// teams, of which the default team is one.
-func endedSandboxes(b *testing.B, h *sandboxtest.Harness, id string, teams, n int) {
-	b.Helper()
-	ctx := context.Background()
-	// Each copy was created a second before the previous one.
-	differing := map[string]string{
-		"id": "printf('sbx_%026d', n)", "name": "'copy-' || n", "created_at": "created_at - 1000 * n", "session_id": "printf('ses_%026d', n)",
-		"sandbox_id": "printf('sbx_%026d', n)",
-		"team_id":    fmt.Sprintf("CASE n %% %d WHEN 0 THEN '%s' ELSE 'team_' || n %% %[1]d END", teams, account.DefaultTeam),
-		"project_id": fmt.Sprintf("CASE n %% %d WHEN 0 THEN '%s' ELSE 'project_' || n %% %[1]d END", teams, account.DefaultProject),
-	}
-	const numbers = `WITH RECURSIVE numbers (n) AS (SELECT ? UNION ALL SELECT n + 1 FROM numbers WHERE n < ?) `
-	copies := func(table, key string) string {
-		names := checktest.Must(db.Collect(ctx, h.Config.DB, db.Column[string], `SELECT name FROM pragma_table_info('`+table+`')`))(b)
-		values := slices.Clone(names)
-		for i, name := range names {
-			if value, ok := differing[name]; ok {
-				values[i] = value
-			}
-			if table == "sandbox_sessions" && name == "id" {
-				values[i] = differing["session_id"]
-			}
-		}
-		return numbers + `INSERT INTO ` + table + ` (` + strings.Join(names, ", ") + `) SELECT ` + strings.Join(values, ", ") + ` FROM numbers, ` + table +
-			` WHERE ` + key + ` = ?`
-	}
-	sandboxes, sessions := copies("sandboxes", "id"), copies("sandbox_sessions", "sandbox_id")
-	// The writer's cache of pages is made for single rows.
-	checktest.Must(h.Config.DB.Exec(ctx, `PRAGMA cache_size = -1000000`))(b)
-	defer func() { checktest.Must(h.Config.DB.Exec(ctx, `PRAGMA cache_size = -2000`))(b) }()
-	const batch = 200_000
-	for first := 1; first <= n; first += batch {
-		last := min(n, first+batch-1)
-		for _, q := range []string{sandboxes, sessions} {
-			if _, err := h.Config.DB.Unsynced().Exec(ctx, q, first, last, id); err != nil {
-				b.Fatal(err)
-			}
-		}
 	}
 }
