@@ -95,23 +95,32 @@ func (d *Daemon) addStopped(ctx context.Context, n int) (err error) {
 	if _, err := d.Client.Stop(ctx, b.id); err != nil {
 		return err
 	}
-	proc, err := procfs.NewProc(d.PID)
+	file, err := d.databaseFile()
 	if err != nil {
-		return fmt.Errorf("find the daemon's database: %w", err)
+		return err
 	}
-	files, err := proc.FileDescriptorTargets()
-	if err != nil {
-		return fmt.Errorf("find the daemon's database: %w", err)
-	}
-	name := filepath.Base(new(config.Config).DatabaseFile())
-	i := slices.IndexFunc(files, func(f string) bool { return filepath.Base(f) == name })
-	if i < 0 {
-		return fmt.Errorf("find the daemon's database: process %d has no %s open", d.PID, name)
-	}
-	rows, err := db.Open(ctx, files[i], db.Options{})
+	rows, err := db.Open(ctx, file, db.Options{})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	return copies.Ended(ctx, rows, b.id, 1, n)
+}
+
+// databaseFile returns the path of the daemon's main database.
+func (d *Daemon) databaseFile() (string, error) {
+	proc, err := procfs.NewProc(d.PID)
+	if err != nil {
+		return "", fmt.Errorf("find the daemon's database: %w", err)
+	}
+	files, err := proc.FileDescriptorTargets()
+	if err != nil {
+		return "", fmt.Errorf("find the daemon's database: %w", err)
+	}
+	name := filepath.Base(new(config.Config).DatabaseFile())
+	i := slices.IndexFunc(files, func(f string) bool { return filepath.Base(f) == name })
+	if i < 0 {
+		return "", fmt.Errorf("find the daemon's database: process %d has no %s open", d.PID, name)
+	}
+	return files[i], nil
 }

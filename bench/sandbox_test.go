@@ -186,7 +186,7 @@ func TestStateSuite(t *testing.T) {
 	d, _ := startDaemon(t)
 	suite := bench.NewStateSuite(bench.StateOptions{
 		Daemon: d, Opponents: true, WorkDir: t.TempDir(),
-		Snapshots: []int{2}, Resumes: []int{0, 2}, Hibernate: []int{2}, Forked: []int{2}, Forks: []int{2},
+		Snapshots: []int{2}, Resumes: []int{0, 2}, Changed: 3, Hibernate: []int{2}, Forked: []int{2}, Forks: []int{2},
 		Burst: 2, Restore: 3, Restored: 2,
 	})
 	results, err := bench.Run(t.Context(), suite, bench.Options{N: 1})

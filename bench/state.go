@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/sandbox"
 )
@@ -24,6 +27,7 @@ type StateOptions struct {
 
 	Snapshots []int // sizes on disk. nil: 0, 64, 100, 256 and 1024
 	Resumes   []int // sizes on disk. nil: 0, 100, 1024 and 2048
+	Changed   int   // size on disk of the sandboxes that are saved again and again. 0: 1024
 	Hibernate []int // sizes in memory. nil: 0 and 256
 	Forked    []int // sizes in memory. nil: 0, 64, 256 and 1024
 	Forks     []int // how many at once, of each size. nil: 1, 10 and 50
@@ -43,7 +47,7 @@ func NewStateSuite(o StateOptions) *Suite {
 	setDefault(&o.Hibernate, 0, 256)
 	setDefault(&o.Forked, 0, 64, 256, 1024)
 	setDefault(&o.Forks, 1, 10, 50)
-	for n, byDefault := range map[*int]int{&o.Burst: 20, &o.Restore: 50, &o.Restored: 64} {
+	for n, byDefault := range map[*int]int{&o.Changed: 1024, &o.Burst: 20, &o.Restore: 50, &o.Restored: 64} {
 		if *n == 0 {
 			*n = byDefault
 		}
@@ -53,9 +57,11 @@ func NewStateSuite(o StateOptions) *Suite {
 	for _, mib := range o.Snapshots {
 		suite.Probes = append(suite.Probes, st.snapshots(mib))
 	}
+	suite.Probes = append(suite.Probes, st.changes(o.Changed))
 	for _, mib := range o.Resumes {
-		suite.Probes = append(suite.Probes, st.resumes(mib))
+		suite.Probes = append(suite.Probes, st.resumes(mib, 0))
 	}
+	suite.Probes = append(suite.Probes, st.resumes(o.Changed, 10))
 	for _, mib := range o.Forked {
 		for _, n := range o.Forks {
 			suite.Probes = append(suite.Probes, st.forks(mib, n))
@@ -78,7 +84,7 @@ func setDefault(sizes *[]int, byDefault ...int) {
 
 // stateBudgets has the sizes with a budget; see docs/benchmarks.md.
 var stateBudgets = map[string]float64{
-	"snapshot_100": 150, "resume_100": 150, "resume_2048": 330,
+	"snapshot_100": 150, "snapshot_1024_1": 150, "resume_100": 150, "resume_2048": 330,
 	"fork_256_1": 200, "fork_256_10": 1000, "hibernate_0": 250,
 }
 
@@ -235,12 +241,99 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// resumes measures stopping a persistent sandbox and resuming it.
-func (st *stateBench) resumes(mib int) Probe {
+// changes measures saving the files of a sandbox, of mib files of 1 MiB, of which one has
+// changed since the save before.
+func (st *stateBench) changes(mib int) Probe {
+	open := func(ctx context.Context) (_ *Session, err error) {
+		b, _, err := st.filled(ctx, sandbox.CreateParams{}, 0)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, b.forget(ctx))
+			}
+		}()
+		write := "mkdir -p many; for i in $(seq " + strconv.Itoa(mib) + "); do head -c 1048576 /dev/urandom > many/$i; done; sync"
+		if _, err := b.run(ctx, "sh", "-c", write); err != nil {
+			return nil, err
+		}
+		last, err := b.c.CreateSnapshot(ctx, b.id, sandbox.SnapshotParams{})
+		if err != nil {
+			return nil, err
+		}
+		i := 0
+		return &Session{Close: b.forget, Sample: func(ctx context.Context) ([]float64, error) {
+			i = i%mib + 1
+			if _, err := b.run(ctx, "sh", "-c", fmt.Sprintf("head -c 1048576 /dev/urandom > many/%d; sync", i)); err != nil {
+				return nil, err
+			}
+			before, err := st.o.Daemon.snapshotBytes(ctx)
+			if err != nil {
+				return nil, err
+			}
+			begun := time.Now()
+			snap, err := b.c.CreateSnapshot(ctx, b.id, sandbox.SnapshotParams{})
+			took := time.Since(begun)
+			if err != nil {
+				return nil, err
+			}
+			after, err := st.o.Daemon.snapshotBytes(ctx)
+			if err != nil {
+				return nil, err
+			}
+			_, err = b.c.DeleteSnapshot(ctx, last.ID, sandbox.DeleteSnapshotParams{})
+			last = snap
+			return []float64{ms(took), ms(time.Duration(snap.Paused)), float64(after-before) / 1e6}, err
+		}}, nil
+	}
+	return Probe{
+		Rows: rowsOf("snapshot_"+strconv.Itoa(mib)+"_1", "ms", "paused ms", "disk MB"), N: samplesOf(mib), Warmup: 1,
+		Subjects: st.beside(open, "tar", func(context.Context) (*Session, error) { return st.tar(mib) }),
+	}
+}
+
+// snapshotBytes returns how much disk the daemon's snapshots take. Files that several
+// snapshots share count once.
+func (d *Daemon) snapshotBytes(ctx context.Context) (int64, error) {
+	file, err := d.databaseFile()
+	if err != nil {
+		return 0, err
+	}
+	var bytes int64
+	seen := map[uint64]bool{}
+	err = filepath.WalkDir(filepath.Join(filepath.Dir(file), "snapshots"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		if !seen[st.Ino] {
+			seen[st.Ino], bytes = true, bytes+512*st.Blocks
+		}
+		return ctx.Err()
+	})
+	return bytes, err
+}
+
+// resumes measures stopping a persistent sandbox and resuming it, after a number of saves
+// with 1 MiB changed before each.
+func (st *stateBench) resumes(mib, saves int) Probe {
 	open := func(ctx context.Context) (*Session, error) {
 		b, sum, err := st.filled(ctx, sandbox.CreateParams{Persistent: new(true), Retention: &sandbox.Retention{Keep: 1}}, mib)
 		if err != nil {
 			return nil, err
+		}
+		for range saves {
+			_, err := b.run(ctx, "sh", "-c", "head -c 1048576 /dev/urandom > changed; sync")
+			if err == nil {
+				_, err = b.c.CreateSnapshot(ctx, b.id, sandbox.SnapshotParams{})
+			}
+			if err != nil {
+				return nil, errors.Join(err, b.forget(ctx))
+			}
 		}
 		return &Session{Close: b.forget, Sample: func(ctx context.Context) ([]float64, error) {
 			begun := time.Now()
@@ -267,8 +360,12 @@ func (st *stateBench) resumes(mib int) Probe {
 	if mib > 0 {
 		parts = append(parts, "read ms")
 	}
+	row := "resume_" + strconv.Itoa(mib)
+	if saves > 0 {
+		row += "_" + strconv.Itoa(saves)
+	}
 	return Probe{
-		Rows: rowsOf("resume_"+strconv.Itoa(mib), "ms", parts...), N: samplesOf(mib), Warmup: 1,
+		Rows: rowsOf(row, "ms", parts...), N: samplesOf(mib), Warmup: 1,
 		Subjects: st.beside(open, cold, st.coldly(func(ctx context.Context) (*sandboxBox, error) {
 			b, _, err := st.filled(ctx, sandbox.CreateParams{}, mib)
 			return b, err

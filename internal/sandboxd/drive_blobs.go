@@ -42,8 +42,18 @@ func (e *Engine) writeDrive(ctx context.Context, r *store.Row, m *session, d *st
 	if err != nil {
 		return fail(err)
 	}
+	p := machine.SaveParams{Dir: dir, MaxBytes: d.MaxMB<<20 + driveOverhead(d.MaxMB), Mounts: []string{at}}
+	if d.BlobID != "" {
+		base, err := e.cfg.Drives.Local(ctx, d.BlobID)
+		if err == nil {
+			defer base.Release()
+			p.Base = base.Dir
+		} else {
+			e.log.WarnContext(ctx, "a drive is saved without the blocks of its last save", "drive", d.ID, "error", err)
+		}
+	}
 	e.at("drive-saving")
-	_, err = m.inst.SaveDisk(ctx, machine.SaveParams{Dir: dir, MaxBytes: d.MaxMB<<20 + driveOverhead(d.MaxMB), Mounts: []string{at}})
+	_, err = m.inst.SaveDisk(ctx, p)
 	if err != nil {
 		return fail(err)
 	}

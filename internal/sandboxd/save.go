@@ -195,6 +195,10 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 		}
 	}()
 	p := machine.SaveParams{Images: e.images(r), MaxBytes: e.cfg.Limits.MaxSnapshotBytes}
+	if d.Base = e.openBase(ctx, r.SnapshotID); d.Base != nil {
+		defer d.Base.Close()
+		p.Base = d.Base.DiskDir()
+	}
 	build := snapshot.ThisBuild()
 	var stood time.Duration // when the machine was paused
 	if q.kind == sandbox.MemorySnapshot {
@@ -241,6 +245,26 @@ func (e *Engine) saveMachine(ctx context.Context, r *store.Row, m *session, q sa
 		snap.Paused = usage.Millis(e.clock.Mono() - stood)
 	}
 	return snap, nil
+}
+
+// openBase opens the snapshot that a sandbox has started from, or was saved in before, as the
+// base of another one. nil: there is none with files.
+func (e *Engine) openBase(ctx context.Context, id string) *snapshot.Snapshot {
+	if id == "" {
+		return nil
+	}
+	base, err := e.cfg.Snapshots.OpenPart(ctx, id, snapshot.DiskPart)
+	switch {
+	case err != nil:
+		if cay.CodeOf(err) != cay.NotFound {
+			e.log.WarnContext(ctx, "a sandbox is saved without the blocks of its last snapshot", "snapshot", id, "error", err)
+		}
+		return nil
+	case !base.HasDisk():
+		base.Close()
+		return nil
+	}
+	return base
 }
 
 // images returns the digests of a machine's images by mount point.

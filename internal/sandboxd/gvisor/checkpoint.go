@@ -22,6 +22,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -39,19 +40,32 @@ var (
 	memoryFiles = []string{
 		checkpointfiles.StateFileName, checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName,
 	}
-	// diskFiles have the files of file systems: a manifest, the trees as tar archives, in
-	// which a file says where its pages are, and the pages.
+	// diskFiles have the files of file systems: a manifest; the trees as tar archives, in
+	// which a file says where its pages are; the places of the pages; and the pages, unless
+	// they are in parts (see package pages).
 	diskFiles = []string{
 		checkpointfiles.FSCheckpointManifestFileName, checkpointfiles.FSCheckpointMultiTarFileName,
 		checkpointfiles.PagesMetadataFileName, checkpointfiles.PagesFileName,
 	}
 )
 
-func filesOf(kind machine.StateKind) []string {
+// filesOf returns the names of the files that s must have, except parts of pages.
+func filesOf(s *machine.State) []string {
+	switch {
+	case s.Kind == machine.MemoryState:
+		return memoryFiles
+	case s.File(pages.MapName) != nil:
+		return append(slices.Clone(diskFiles[:3]), pages.MapName)
+	}
+	return diskFiles
+}
+
+// newFiles returns the names of the files of a new state.
+func newFiles(kind machine.StateKind) []string {
 	if kind == machine.MemoryState {
 		return memoryFiles
 	}
-	return diskFiles
+	return append(slices.Clone(diskFiles[:3]), pages.NewPart(), pages.MapName)
 }
 
 // openFiles are the open files of a checkpoint, in the order of the set.
@@ -150,7 +164,7 @@ func (in *instance) Checkpoint(ctx context.Context, p machine.SaveParams) (*mach
 
 // SaveDisk implements machine.Instance.
 func (in *instance) SaveDisk(ctx context.Context, p machine.SaveParams) (*machine.State, error) {
-	return in.saveState(ctx, p, &machine.State{Kind: machine.DiskState, Version: diskVersion})
+	return in.saveState(ctx, p, &machine.State{Format: machine.PartsFormat, Kind: machine.DiskState, Version: diskVersion})
 }
 
 func (in *instance) saveState(ctx context.Context, p machine.SaveParams, s *machine.State) (*machine.State, error) {
@@ -169,19 +183,30 @@ func (in *instance) saveState(ctx context.Context, p machine.SaveParams, s *mach
 }
 
 // writeState writes a state into an empty directory. On failure it empties the directory.
-func (in *instance) writeState(ctx context.Context, p machine.SaveParams, s *machine.State) (*machine.State, error) {
-	files, err := createFiles(p.Dir, filesOf(s.Kind))
-	if err != nil {
-		return nil, hostError(err)
+func (in *instance) writeState(ctx context.Context, p machine.SaveParams, s *machine.State) (_ *machine.State, err error) {
+	var base *baseDisk
+	if s.Kind == machine.DiskState {
+		if base, err = openBase(p); err != nil {
+			in.r.log.WarnContext(ctx, "a disk is saved without the blocks of its last save", "id", in.st.ID, "error", err)
+		}
+		defer base.close()
 	}
-	if s.Paused, err = in.save(ctx, s.Kind, p.Mounts, files, p.MaxBytes); err == nil {
-		err = machine.SealState(ctx, p.Dir, s, files)
+	files, err := createFiles(p.Dir, newFiles(s.Kind))
+	if err != nil {
+		return nil, hostError(errors.Join(err, base.discard()))
+	}
+	var shared []machine.StateFile
+	if s.Paused, err = in.save(ctx, s.Kind, p.Mounts, files, base, p.MaxBytes); err == nil && s.Kind == machine.DiskState {
+		shared, err = base.used(files[len(files)-1])
+	}
+	if err == nil {
+		err = machine.SealState(ctx, p.Dir, s, files, shared...)
 	}
 	if err != nil {
 		if rm := os.Remove(filepath.Join(p.Dir, machine.StateName)); !errors.Is(rm, os.ErrNotExist) {
 			err = errors.Join(err, rm)
 		}
-		return nil, hostError(errors.Join(err, files.discard()))
+		return nil, hostError(errors.Join(err, files.discard(), base.discard()))
 	}
 	return s, hostError(files.Close())
 }
@@ -222,14 +247,15 @@ func (in *instance) checkDrive(p machine.SaveParams) error {
 }
 
 // save makes the sentry write a checkpoint into files, through a pager, which has ended
-// when save returns. It does not sync the files.
-func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []string, files openFiles, maxBytes int64) (took sandbox.Duration, err error) {
+// when save returns. The pager shares pages with base, if it is not nil. save does not sync
+// the files.
+func (in *instance) save(ctx context.Context, kind machine.StateKind, mounts []string, files openFiles, base *baseDisk, maxBytes int64) (took sandbox.Duration, err error) {
 	in.saving.Lock()
 	defer in.saving.Unlock()
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	w, end, err := in.r.startWriter(files, maxBytes)
+	w, end, err := in.r.startWriter(slices.Concat(files, base.file()), maxBytes)
 	if err != nil {
 		return 0, err
 	}

@@ -17,6 +17,6 @@ func SaveHalf(ctx context.Context, in machine.Instance, dir string) error {
 		return err
 	}
 	defer files.Close()
-	_, err = in.(*instance).save(ctx, machine.MemoryState, nil, files, 0)
+	_, err = in.(*instance).save(ctx, machine.MemoryState, nil, files, nil, 0)
 	return err
 }

@@ -50,7 +50,7 @@ func (in *instance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Fo
 	written, failed := make(chan struct{}), error(nil)
 	g.Go(func() error {
 		defer close(written)
-		forked.Paused, failed = in.save(starting, machine.MemoryState, nil, files, p.MaxBytes)
+		forked.Paused, failed = in.save(starting, machine.MemoryState, nil, files, nil, p.MaxBytes)
 		if failed = hostError(errors.Join(failed, files.unlock(failed == nil))); failed != nil {
 			giveUp(failed)
 		}

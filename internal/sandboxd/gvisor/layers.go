@@ -2,9 +2,11 @@ package gvisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
 // A sentry can begin with one checkpoint of disks only, but a machine's root and each of
@@ -29,8 +32,10 @@ type layer struct {
 	// saved is the mount point when the layer was saved, at the mount point in the new
 	// machine.
 	saved, at string
-	// files are the open State, and diskFiles.
+	// files are the open State, the files of filesOf, and the parts of m.
 	files openFiles
+	// m says where the pages are; nil: in one file.
+	m *pages.Map
 }
 
 // openLayer opens the state saved in dir, of a root if at is "/", else of a drive, to
@@ -53,16 +58,56 @@ func openLayer(ctx context.Context, dir, at string, sizeMB int64) (*layer, error
 	default:
 		l.saved = s.Mounts[0]
 	}
-	// A sentry crashes if the state does not fit; see startError.
-	if pages := fileOf(s, checkpointfiles.PagesFileName).Size; pages > sizeMB<<20 {
-		return nil, cay.Errorf(cay.TooLarge, "what was saved has %d MB, and does not fit into %d MB", (pages+1<<20-1)>>20, sizeMB).
-			WithHint("give it the size it had")
+	if l.files, err = openStateFiles(ctx, dir, s); err != nil {
+		return nil, err
 	}
-	l.files, err = openStateFiles(ctx, dir, s)
-	return l, err
+	if s.File(pages.MapName) != nil {
+		err = l.openParts(s)
+	}
+	// A sentry crashes if the state does not fit; see startError.
+	if size, serr := l.size(checkpointfiles.PagesFileName); err == nil && serr == nil && size > sizeMB<<20 {
+		err = cay.Errorf(cay.TooLarge, "what was saved has %d MB, and does not fit into %d MB", (size+1<<20-1)>>20, sizeMB).
+			WithHint("give it the size it had")
+	} else if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.files.Close())
+	}
+	return l, nil
 }
 
-// file returns the layer's file of a name.
+// openParts reads the layer's map, and opens the parts.
+func (l *layer) openParts(s *machine.State) (err error) {
+	if l.m, err = pages.ParseFile(l.files[len(l.files)-1]); err != nil {
+		return cay.Errorf(cay.Conflict, "what was saved of the file system at %s is damaged: %w", l.saved, err)
+	}
+	for _, part := range l.m.Parts {
+		if f := s.File(part.Name); f == nil || f.Size != part.Size {
+			return cay.Errorf(cay.Conflict, "what was saved of the file system at %s is damaged: it has no %s of %d bytes", l.saved, part.Name, part.Size)
+		}
+		f, err := os.Open(filepath.Join(l.dir, part.Name))
+		if err != nil {
+			return fmt.Errorf("open what was saved: %w", err)
+		}
+		l.files = append(l.files, f)
+	}
+	return nil
+}
+
+// size returns how many bytes the layer has of what a sentry sees as a file of a name.
+func (l *layer) size(name string) (int64, error) {
+	if l.m != nil && name == checkpointfiles.PagesFileName {
+		return l.m.Size(), nil
+	}
+	info, err := l.file(name).Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// file returns the layer's file of a name, which is not that of pages in parts.
 func (l *layer) file(name string) *os.File { return l.files[1+slices.Index(diskFiles, name)] }
 
 // find finds the layer's file system in the layer's own manifest: its tree, and its
@@ -96,12 +141,12 @@ func (l *layer) find() (*fspb.Tmpfs, *fspb.MemoryFile, error) {
 		checkpointfiles.PagesMetadataFileName:        {pages.PagesMetadataStart, pages.PagesMetadataEnd},
 		checkpointfiles.PagesFileName:                {pages.PagesStart, pages.PagesStart},
 	} {
-		info, err := l.file(name).Stat()
+		size, err := l.size(name)
 		if err != nil {
 			return nil, nil, err
 		}
-		if part[0] > part[1] || part[1] > uint64(info.Size()) {
-			return nil, nil, damaged("it is at %d to %d of %s, which has %d bytes", part[0], part[1], name, info.Size())
+		if part[0] > part[1] || part[1] > uint64(size) {
+			return nil, nil, damaged("it is at %d to %d of %s, which has %d bytes", part[0], part[1], name, size)
 		}
 	}
 	return tree, pages, nil
@@ -119,11 +164,11 @@ func compose(layers []*layer) (openFiles, error) {
 	for _, name := range diskFiles {
 		var sizes []int64
 		for _, l := range layers {
-			info, err := l.file(name).Stat()
+			size, err := l.size(name)
 			if err != nil {
 				return nil, err
 			}
-			sizes = append(sizes, info.Size())
+			sizes = append(sizes, size)
 		}
 		begins[name] = place(name, sizes)
 	}

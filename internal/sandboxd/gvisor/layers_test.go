@@ -21,11 +21,14 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
-// savedDisk returns a layer that was saved at a path, with contents of the given sizes.
-func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change func(*fspb.Manifest)) (*layer, map[string][]byte) {
+// savedDisk returns a layer that was saved at a path, with contents of the given sizes. A
+// root has its pages in parts.
+func savedDisk(t *testing.T, saved, at string, tree, meta, size int, change func(*fspb.Manifest)) (*layer, map[string][]byte) {
 	t.Helper()
+	inParts := at == "/"
 	id := &fspb.ResourceID{ContainerName: "box", Path: saved}
 	m := &fspb.Manifest{Version: 1, PageSize: hostarch.PageSize, Endian: hostarch.EndianString(),
 		Tmpfs:       []*fspb.Tmpfs{{ResourceId: id, TarStart: 0, TarEnd: uint64(tree)}},
@@ -40,19 +43,45 @@ func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change fun
 	}
 	contents := map[string][]byte{
 		checkpointfiles.FSCheckpointManifestFileName: manifest, checkpointfiles.FSCheckpointMultiTarFileName: random(tree),
-		checkpointfiles.PagesMetadataFileName: random(meta), checkpointfiles.PagesFileName: random(pages),
+		checkpointfiles.PagesMetadataFileName: random(meta), checkpointfiles.PagesFileName: random(size),
 	}
 	dir := t.TempDir()
 	var files openFiles
-	for _, name := range diskFiles {
+	create := func(name string, content []byte) *os.File {
 		f, err := os.Create(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Write(contents[name]); err != nil {
+		if _, err := f.Write(content); err != nil {
 			t.Fatal(err)
 		}
 		files = append(files, f)
+		return f
+	}
+	for _, name := range diskFiles {
+		if name != checkpointfiles.PagesFileName || !inParts {
+			create(name, contents[name])
+		}
+	}
+	if inParts { // the second save changes one byte
+		now := contents[checkpointfiles.PagesFileName]
+		before := bytes.Clone(now)
+		before[len(before)/2]++
+		var m *pages.Map
+		for _, content := range [][]byte{before, now} {
+			name := pages.NewPart()
+			w := pages.NewWriter(m, name, create(name, nil))
+			if err := w.Write(bytes.NewReader(content), 0, uint64(len(content)), true); err != nil {
+				t.Fatal(err)
+			}
+			if m, err = w.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(m.Parts) != 2 && size > pages.BlockSize {
+			t.Fatalf("%d parts", len(m.Parts))
+		}
+		create(pages.MapName, m.Encode())
 	}
 	s := &machine.State{Kind: machine.DiskState}
 	if err := machine.SealState(t.Context(), dir, s, files); err != nil {
@@ -64,6 +93,11 @@ func savedDisk(t *testing.T, saved, at string, tree, meta, pages int, change fun
 	l := &layer{dir: dir, saved: saved, at: at}
 	if l.files, err = openStateFiles(t.Context(), dir, s); err != nil {
 		t.Fatal(err)
+	}
+	if inParts {
+		if err := l.openParts(s); err != nil {
+			t.Fatal(err)
+		}
 	}
 	t.Cleanup(func() { l.files.Close() })
 	return l, contents
@@ -82,21 +116,10 @@ func TestCompose(t *testing.T) {
 	}
 	defer files[0].Close()
 	s := &checkpointServer{does: loads, files: map[string][]servedFile{}}
-	var state *machine.State
-	for _, f := range files {
-		name := filepath.Base(f.Name())
-		if name == machine.StateName {
-			data, err := io.ReadAll(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if state, err = machine.ParseState(data); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		s.files[name] = append(s.files[name], servedFile{f, state})
+	if err := s.addFiles(files[1:]); err != nil {
+		t.Fatal(err)
 	}
+	s.files[checkpointfiles.FSCheckpointManifestFileName] = []servedFile{{File: files[0]}}
 	var m fspb.Manifest
 	data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d", files[0].Fd()))
 	if err != nil {
@@ -145,14 +168,14 @@ func TestCompose(t *testing.T) {
 		at  string
 		has map[string][]byte
 	}{{"/", rootHas}, {"/data", aHas}, {"/more", bHas}} {
-		tree, pages := m.Tmpfs[i], m.MemoryFiles[i]
-		if tree.ResourceId.Path != want.at || pages.ResourceId.Path != want.at || tree.ResourceId.ContainerName != "box" {
-			t.Errorf("layer %d is %v and %v, want %s", i, tree, pages, want.at)
+		tree, at := m.Tmpfs[i], m.MemoryFiles[i]
+		if tree.ResourceId.Path != want.at || at.ResourceId.Path != want.at || tree.ResourceId.ContainerName != "box" {
+			t.Errorf("layer %d is %v and %v, want %s", i, tree, at, want.at)
 		}
 		for name, got := range map[string][]byte{
 			checkpointfiles.FSCheckpointMultiTarFileName: read(checkpointfiles.FSCheckpointMultiTarFileName, int64(tree.TarStart), int64(tree.TarEnd-tree.TarStart)),
-			checkpointfiles.PagesMetadataFileName:        read(checkpointfiles.PagesMetadataFileName, int64(pages.PagesMetadataStart), int64(pages.PagesMetadataEnd-pages.PagesMetadataStart)),
-			checkpointfiles.PagesFileName:                read(checkpointfiles.PagesFileName, int64(pages.PagesStart), int64(len(want.has[checkpointfiles.PagesFileName]))),
+			checkpointfiles.PagesMetadataFileName:        read(checkpointfiles.PagesMetadataFileName, int64(at.PagesMetadataStart), int64(at.PagesMetadataEnd-at.PagesMetadataStart)),
+			checkpointfiles.PagesFileName:                read(checkpointfiles.PagesFileName, int64(at.PagesStart), int64(len(want.has[checkpointfiles.PagesFileName]))),
 		} {
 			if !bytes.Equal(got, want.has[name]) {
 				t.Errorf("%s of %s: %d bytes, not the right ones", name, want.at, len(got))
@@ -161,7 +184,7 @@ func TestCompose(t *testing.T) {
 		// After the last page of a layer there is nothing, in particular no page of the
 		// next layer.
 		r := readers[checkpointfiles.PagesFileName]
-		r.AddRead(0, int64(pages.PagesStart)+int64(len(want.has[checkpointfiles.PagesFileName])), r.dsts[0], memmap.FileRange{Start: 0, End: 4096}, nil)
+		r.AddRead(0, int64(at.PagesStart)+int64(len(want.has[checkpointfiles.PagesFileName])), r.dsts[0], memmap.FileRange{Start: 0, End: 4096}, nil)
 		if cs, err := r.Wait(nil, 1); err != nil || cs[0].N != 0 || !errors.Is(cs[0].Err, io.EOF) {
 			t.Errorf("after the pages of %s: %+v, %v", want.at, cs, err)
 		}
@@ -217,10 +240,10 @@ func TestGrowingFiles(t *testing.T) {
 		}
 		defer read.Close()
 		loader := &checkpointServer{does: loads, files: map[string][]servedFile{
-			checkpointfiles.StateFileName: {{read[0], nil}}, checkpointfiles.PagesFileName: {{read[1], nil}},
+			checkpointfiles.StateFileName: {{File: read[0]}}, checkpointfiles.PagesFileName: {{File: read[1]}},
 		}}
 		writer := &checkpointServer{does: saves, files: map[string][]servedFile{
-			checkpointfiles.StateFileName: {{files[0], nil}}, checkpointfiles.PagesFileName: {{files[1], nil}},
+			checkpointfiles.StateFileName: {{File: files[0]}}, checkpointfiles.PagesFileName: {{File: files[1]}},
 		}}
 		mem, content := memory(t), random(3*4096)
 		if _, err := mem.WriteAt(content, 0); err != nil {

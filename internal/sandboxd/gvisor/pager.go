@@ -22,6 +22,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
 // pagerName is argv[0] of a pager.
@@ -106,8 +107,12 @@ func (r *Runtime) startPager(does string, limit int64, group *group, files openF
 		defer ready.Close()
 		p.cmd.Stdout, serving = ready, read
 	}
-	// Its threads count against the machine's limit. It makes almost no garbage.
+	// Its threads count against the machine's limit. It makes almost no garbage, except for
+	// the maps of a saving pager.
 	p.cmd.Env = []string{"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=16MiB"}
+	if does == saves {
+		p.cmd.Env = []string{"GOMAXPROCS=2"}
+	}
 	p.cmd.Dir = "/"
 	p.cmd.Stderr = &p.stderr
 	p.cmd.ExtraFiles = append([]*os.File{ours, root}, files...)
@@ -330,22 +335,35 @@ func newCheckpointServer(args []string) (*checkpointServer, error) {
 		s.bounded = true
 		s.left.Store(limit)
 	}
-	var state *machine.State
+	var files openFiles
 	for i, name := range args[2:] {
-		f := os.NewFile(uintptr(pagerFiles+i), name)
-		if name != machine.StateName {
-			s.files[name] = append(s.files[name], servedFile{f, state})
-			continue
-		}
-		data, err := io.ReadAll(f)
-		if err != nil {
-			return nil, err
-		}
-		if state, err = machine.ParseState(data); err != nil {
-			return nil, err
+		files = append(files, os.NewFile(uintptr(pagerFiles+i), name))
+	}
+	return s, s.addFiles(files)
+}
+
+// addFiles adds the files of a pager. A State precedes the files whose sums it has.
+func (s *checkpointServer) addFiles(files openFiles) error {
+	var state *machine.State
+	for _, f := range files {
+		switch name := path.Base(f.Name()); {
+		case name == machine.StateName:
+			data, err := io.ReadAll(f)
+			if err != nil {
+				return err
+			}
+			if state, err = machine.ParseState(data); err != nil {
+				return err
+			}
+		case name == pages.MapName, name == baseName, pages.IsPart(name):
+			if err := s.addPages(name, f, state); err != nil {
+				return err
+			}
+		default:
+			s.files[name] = append(s.files[name], servedFile{File: f, state: state})
 		}
 	}
-	return s, nil
+	return nil
 }
 
 var _ stateipc.AsyncFileServerImpl = (*checkpointServer)(nil)

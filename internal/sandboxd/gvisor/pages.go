@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/state/stateio"
 
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
 // Why a sentry may not write.
@@ -45,6 +47,9 @@ type checkpointServer struct {
 	stopped atomic.Bool
 	opens   atomic.Int32 // how many files were opened
 
+	base    *pages.Map // when saving: what pages are compared with; may be nil
+	mapFile *os.File   // when saving pages in parts: the file for their map
+
 	failed atomic.Pointer[error] // the first failure that is not of the sentry's making
 }
 
@@ -52,6 +57,38 @@ type checkpointServer struct {
 type servedFile struct {
 	*os.File
 	state *machine.State // nil: the file is not verified
+	// m is the map of pages in parts, File is the file with the map. nil: File has the pages.
+	m     *pages.Map
+	parts []*os.File
+}
+
+// addPages adds a file with pages in parts, or with their map. When loading, a map precedes
+// its parts.
+func (s *checkpointServer) addPages(name string, f *os.File, state *machine.State) (err error) {
+	all := s.files[checkpointfiles.PagesFileName]
+	switch {
+	case name == baseName:
+		s.base, err = pages.ParseFile(f)
+		return err
+	case name == pages.MapName && s.does == saves:
+		s.mapFile = f
+	case name == pages.MapName:
+		m, err := pages.ParseFile(f)
+		if err != nil {
+			return err
+		}
+		all = append(all, servedFile{File: f, state: state, m: m})
+	case s.does == saves:
+		all = append(all, servedFile{File: f})
+	default:
+		last := len(all) - 1
+		if last < 0 || all[last].m == nil || len(all[last].parts) >= len(all[last].m.Parts) || all[last].m.Parts[len(all[last].parts)].Name != name {
+			return fmt.Errorf("the part %s has no map", name)
+		}
+		all[last].parts = append(all[last].parts, f)
+	}
+	s.files[checkpointfiles.PagesFileName] = all
+	return nil
 }
 
 // fail stores the first error that is not the sentry's fault, for the end of the process.
@@ -102,7 +139,12 @@ func (s *checkpointServer) OpenWrite(name string) (stateio.AsyncWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPageWriter(s, int(files[0].Fd())), nil
+	w := newPageWriter(s, int(files[0].Fd()))
+	if name == checkpointfiles.PagesFileName && s.mapFile != nil {
+		w.blocks = pages.NewWriter(s.base, filepath.Base(files[0].Name()), files[0])
+	}
+	go w.write()
+	return w, nil
 }
 
 // OpenRead implements stateio.AsyncFileServerImpl.
@@ -116,8 +158,8 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	// For small files, the sentry buffers as much as one request may ask for.
 	r := &pageReader{s: s, maxRead: 64 << 10, parallel: 4}
-	pages := name == checkpointfiles.PagesFileName
-	if pages {
+	isPages := name == checkpointfiles.PagesFileName
+	if isPages {
 		r.maxRead, r.parallel = 256<<10, 2
 		if s.does == paces {
 			// A page that a program waits for is queued behind the pages that are loaded
@@ -128,36 +170,74 @@ func (s *checkpointServer) OpenRead(name string) (stateio.AsyncReader, error) {
 	}
 	var sizes []int64
 	for _, f := range files {
-		if f.state == nil && !pages {
+		if f.state == nil && !isPages {
 			if err := awaitUnlocked(int(f.Fd()), 0, 0); err != nil {
 				return nil, s.fail(err)
 			}
 		}
-		info, err := f.Stat()
+		size, err := f.size()
 		if err != nil {
 			return nil, s.fail(err)
 		}
-		sizes = append(sizes, info.Size())
+		sizes = append(sizes, size)
 	}
 	begins := place(name, sizes)
 	for i, begin := range begins {
-		p := filePart{fd: int(files[i].Fd()), begin: begin, size: sizes[i], end: begin + sizes[i]}
+		p := filePart{begin: begin, size: sizes[i], end: begin + sizes[i], m: files[i].m}
 		switch {
-		case pages && files[i].state != nil: // other files are verified
-			p.sums = fileOf(files[i].state, name)
-			if p.sums == nil || p.sums.Size != p.size {
-				return nil, s.fail(damaged("%s has %d bytes", name, p.size))
+		case isPages && files[i].state != nil: // other files are verified
+			if p.files, err = files[i].verified(); err != nil {
+				return nil, s.fail(err)
 			}
-			p.seen = make([]bool, len(p.sums.Sums)/4)
-		case pages: // it may be growing
-			p.grows, p.size, p.end = true, farApart, begin+farApart
-		case i < len(files)-1:
-			p.end = begins[i+1]
+		case isPages: // it may be growing
+			p.size, p.end = farApart, begin+farApart
+			p.files = []*pageFile{{fd: int(files[i].Fd()), size: farApart, grows: true}}
+		default:
+			p.files = []*pageFile{{fd: int(files[i].Fd()), size: sizes[i]}}
+			if i < len(files)-1 {
+				p.end = begins[i+1]
+			}
 		}
 		r.parts = append(r.parts, p)
 	}
 	r.buf = make([]byte, r.maxRead+2*machine.SumBlock)
 	return r, nil
+}
+
+// size returns how many bytes a sentry sees.
+func (f servedFile) size() (int64, error) {
+	if f.m != nil {
+		return f.m.Size(), nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// verified returns the files with the pages, with their sums. Errors: errDamaged.
+func (f servedFile) verified() ([]*pageFile, error) {
+	parts := f.parts
+	if f.m == nil {
+		parts = []*os.File{f.File}
+	} else if len(parts) != len(f.m.Parts) {
+		return nil, damaged("%d of %d parts of the pages are there", len(parts), len(f.m.Parts))
+	}
+	var files []*pageFile
+	for _, part := range parts {
+		info, err := part.Stat()
+		if err != nil {
+			return nil, err
+		}
+		name := filepath.Base(part.Name())
+		sums := f.state.File(name)
+		if sums == nil || sums.Size != info.Size() {
+			return nil, damaged("%s has %d bytes", name, info.Size())
+		}
+		files = append(files, &pageFile{fd: int(part.Fd()), size: sums.Size, sums: sums, seen: make([]bool, len(sums.Sums)/4)})
+	}
+	return files, nil
 }
 
 // clientFDs are files that a sentry has passed to read from or write to.
@@ -218,14 +298,21 @@ type pageReader struct {
 	queue    []pageRead
 }
 
-// filePart is a file as a part of the file that a sentry reads.
+// filePart is a part of the file that a sentry reads: one file, or parts of pages.
 type filePart struct {
-	fd int
 	// It begins at begin and has size bytes, followed by zeros until end.
 	begin, size, end int64
-	grows            bool               // its unwritten part is locked
-	sums             *machine.StateFile // nil: not verified
-	seen             []bool             // which blocks are verified
+	m                *pages.Map // nil: files has one file
+	files            []*pageFile
+}
+
+// pageFile is a file that is read.
+type pageFile struct {
+	fd    int
+	size  int64
+	grows bool               // its unwritten part is locked
+	sums  *machine.StateFile // nil: not verified
+	seen  []bool             // which blocks are verified
 }
 
 type pageRead struct {
@@ -343,8 +430,17 @@ func (r *pageReader) load(off, end int64) ([]byte, error) {
 	return p.load(off, min(end, p.size), r.buf)
 }
 
-// load returns the bytes of the file from off to end, read into buf.
+// load returns the bytes from off to end, or fewer, read into buf.
 func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
+	if p.m == nil {
+		return p.files[0].load(off, end, buf)
+	}
+	part, at, n := p.m.Find(off, end-off)
+	return p.files[part].load(at, at+n, buf)
+}
+
+// load returns the bytes of the file from off to end, read into buf.
+func (p *pageFile) load(off, end int64, buf []byte) ([]byte, error) {
 	// Unverified bytes are read in whole blocks, because the sums cover whole blocks.
 	first, last := off, end
 	verify := p.sums != nil && slices.Contains(p.seen[off/machine.SumBlock:(end+machine.SumBlock-1)/machine.SumBlock], false)
@@ -382,7 +478,7 @@ func (p *filePart) load(off, end int64, buf []byte) ([]byte, error) {
 	return buf[off-first : end-first], nil
 }
 
-func (p *filePart) name() string {
+func (p *pageFile) name() string {
 	if p.sums == nil {
 		return "a file of the checkpoint"
 	}
@@ -399,6 +495,8 @@ type pageWriter struct {
 	s    *checkpointServer
 	fd   int
 	srcs clientFDs
+	// blocks writes pages in parts, to fd; nil: all that is written is appended to fd.
+	blocks *pages.Writer
 	// todo has the writes for the writing goroutine, done their results.
 	todo     chan pageWrite
 	done     chan stateio.Completion
@@ -407,14 +505,14 @@ type pageWriter struct {
 
 type pageWrite struct {
 	id, src int
+	first   bool // src is the first file that was registered
 	total   uint64
 	ranges  []memmap.FileRange
 }
 
+// newPageWriter returns a writer to fd, whose write is to be started.
 func newPageWriter(s *checkpointServer, fd int) *pageWriter {
-	w := &pageWriter{s: s, fd: fd, todo: make(chan pageWrite, writeAhead), done: make(chan stateio.Completion, writeAhead)}
-	go w.write()
-	return w
+	return &pageWriter{s: s, fd: fd, todo: make(chan pageWrite, writeAhead), done: make(chan stateio.Completion, writeAhead)}
 }
 
 // Close implements stateio.AsyncWriter.
@@ -434,7 +532,22 @@ func (w *pageWriter) Reserve(uint64)             {}
 
 // Finalize implements stateio.AsyncWriter: the file is complete. The process that started
 // the pager syncs the file.
-func (w *pageWriter) Finalize() error { return unlockFile(w.fd, 0, 0) }
+func (w *pageWriter) Finalize() error {
+	if w.blocks == nil {
+		return unlockFile(w.fd, 0, 0)
+	}
+	if w.inflight > 0 {
+		return errors.New("the file is not written yet")
+	}
+	m, err := w.blocks.Close()
+	if err != nil {
+		return w.s.fail(fmt.Errorf("write checkpoint: %w", err))
+	}
+	if _, err := w.s.mapFile.Write(m.Encode()); err != nil {
+		return w.s.fail(fmt.Errorf("write checkpoint: %w", err))
+	}
+	return nil
+}
 
 // RegisterSourceFD implements stateio.AsyncWriter.
 func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFileRangeSetting) (stateio.SourceFile, error) {
@@ -443,17 +556,17 @@ func (w *pageWriter) RegisterSourceFD(fd int32, _ uint64, _ []stateio.ClientFile
 
 // AddWrite implements stateio.AsyncWriter.
 func (w *pageWriter) AddWrite(id int, src stateio.SourceFile, fr memmap.FileRange, _ []byte) {
-	w.add(pageWrite{id, src.(int), fr.Length(), []memmap.FileRange{fr}})
+	w.add(id, src.(int), fr.Length(), []memmap.FileRange{fr})
 }
 
 // AddWritev implements stateio.AsyncWriter.
 func (w *pageWriter) AddWritev(id int, total uint64, src stateio.SourceFile, ranges []memmap.FileRange, _ []unix.Iovec) {
-	w.add(pageWrite{id, src.(int), total, ranges})
+	w.add(id, src.(int), total, ranges)
 }
 
-func (w *pageWriter) add(q pageWrite) {
+func (w *pageWriter) add(id, src int, total uint64, ranges []memmap.FileRange) {
 	w.inflight++
-	w.todo <- q
+	w.todo <- pageWrite{id, src, src == w.srcs[0], total, ranges}
 }
 
 // Wait implements stateio.AsyncWriter.
@@ -480,7 +593,7 @@ func (w *pageWriter) write() {
 			c.Err = errno
 		}
 		if c.Err == nil {
-			if c.Err = appendRanges(w.fd, q.src, q.ranges); c.Err != nil {
+			if c.Err = w.writeRanges(q); c.Err != nil {
 				w.s.fail(fmt.Errorf("write checkpoint: %w", c.Err))
 			}
 		}
@@ -492,6 +605,41 @@ func (w *pageWriter) write() {
 		failed = c.Err
 		w.done <- c
 	}
+}
+
+// writeRanges executes a write. The sentry's machine stands still until the last page is
+// written, so pages in parts can be read later.
+func (w *pageWriter) writeRanges(q pageWrite) error {
+	if w.blocks == nil {
+		return appendRanges(w.fd, q.src, q.ranges)
+	}
+	for _, fr := range q.ranges {
+		// Offsets of different memory files must not be taken for each other.
+		if err := w.blocks.Write(clientFile(q.src), fr.Start, fr.Length(), q.first); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clientFile is a file of the sentry's, by its descriptor.
+type clientFile int
+
+// ReadAt implements io.ReaderAt.
+func (f clientFile) ReadAt(b []byte, off int64) (done int, err error) {
+	for done < len(b) {
+		n, err := unix.Pread(int(f), b[done:], off+int64(done))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return done, err
+		case n == 0:
+			return done, io.ErrUnexpectedEOF
+		default:
+			done += n
+		}
+	}
+	return done, nil
 }
 
 // appendRanges writes ranges of src, one after another, to dst at its current offset. If

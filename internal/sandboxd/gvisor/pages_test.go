@@ -37,7 +37,7 @@ func served(t testing.TB, content []byte, sums bool) (*checkpointServer, *os.Fil
 			t.Fatal(err)
 		}
 	}
-	s := &checkpointServer{does: loads, files: map[string][]servedFile{checkpointfiles.PagesFileName: {{f, state}}}}
+	s := &checkpointServer{does: loads, files: map[string][]servedFile{checkpointfiles.PagesFileName: {{File: f, state: state}}}}
 	fd, err := unix.MemfdCreate("sentry", unix.MFD_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)

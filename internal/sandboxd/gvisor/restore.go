@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/sentry/state/checkpointfiles"
@@ -62,34 +61,31 @@ func (o *origin) program() *os.File {
 }
 
 // openStateFiles opens the State s in dir, and its files. It verifies the small files,
-// which the sentry interprets; the pager verifies the pages when they are needed.
+// which the sentry or cay interprets; the pager verifies the pages when they are needed.
 func openStateFiles(ctx context.Context, dir string, s *machine.State) (files openFiles, err error) {
-	for _, name := range append([]string{machine.StateName}, filesOf(s.Kind)...) {
-		f, err := os.Open(filepath.Join(dir, name))
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open what was saved: %w", err), files.Close())
+	open := func(names ...string) error {
+		for _, name := range names {
+			f, err := os.Open(filepath.Join(dir, name))
+			if err != nil {
+				return errors.Join(fmt.Errorf("open what was saved: %w", err), files.Close())
+			}
+			files = append(files, f)
 		}
-		files = append(files, f)
+		return nil
+	}
+	if err := open(append([]string{machine.StateName}, filesOf(s)...)...); err != nil {
+		return nil, err
 	}
 	for _, f := range files[1:] {
 		name := filepath.Base(f.Name())
 		if name == checkpointfiles.PagesFileName {
 			continue
 		}
-		if err := fileOf(s, name).Verify(ctx, f); err != nil {
+		if err := s.File(name).Verify(ctx, f); err != nil {
 			return nil, errors.Join(err, files.Close())
 		}
 	}
 	return files, nil
-}
-
-// fileOf returns the file of s with a name, or nil.
-func fileOf(s *machine.State, name string) *machine.StateFile {
-	i := slices.IndexFunc(s.Files, func(f machine.StateFile) bool { return f.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &s.Files[i]
 }
 
 // openMemory opens the state that Checkpoint saved in dir, to start spec from it. It gives
@@ -180,8 +176,8 @@ func canRead(s *machine.State, kind machine.StateKind) error {
 		return cay.Errorf(cay.NotSupported, "the machine's memory was saved in format %d; this build of cay knows formats up to %d", s.Version, memoryVersion).
 			WithHint("restore its disk, or use the build of cay that saved it")
 	}
-	for _, name := range filesOf(kind) {
-		if fileOf(s, name) == nil {
+	for _, name := range filesOf(s) {
+		if s.File(name) == nil {
 			return cay.Errorf(cay.Conflict, "what was saved of the machine is damaged: it has no %s", name)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/guest"
 	"github.com/cayhq/cay/internal/sandboxd/gvisor"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -121,14 +122,26 @@ func TestAttack_HostileDrive(t *testing.T) {
 	a, b := save("/a"), save("/b")
 	for name, change := range map[string]func(name string, b []byte) []byte{
 		"ranges of more pages than there are": func(name string, b []byte) []byte {
-			if name == "pages.img" {
+			if pages.IsPart(name) {
 				return b[:len(b)/2]
 			}
 			return b
 		},
 		"no pages": func(name string, b []byte) []byte {
-			if name == "pages.img" {
+			if pages.IsPart(name) {
 				return nil
+			}
+			return b
+		},
+		"a map of noise": func(name string, b []byte) []byte {
+			if name == pages.MapName {
+				return bytes.Repeat([]byte{0xf6}, 100)
+			}
+			return b
+		},
+		"a map of fewer pages": func(name string, b []byte) []byte {
+			if name == pages.MapName {
+				return b[:len(b)-320]
 			}
 			return b
 		},

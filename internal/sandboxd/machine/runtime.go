@@ -200,6 +200,10 @@ type Instance interface {
 type SaveParams struct {
 	// Dir is an existing, empty directory.
 	Dir string
+	// Base is the directory of an earlier DiskState, of the same disk if possible. SaveDisk
+	// may make hard links of its files in Dir, in place of files with the same content. It
+	// must stay until SaveDisk returns. "" shares nothing. Checkpoint ignores it.
+	Base string
 	// MaxBytes bounds the total size of the files. 0: no bound.
 	MaxBytes int64
 	// Images identifies the machine's images by mount point, "/" for Spec.RootFS: by

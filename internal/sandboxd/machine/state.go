@@ -36,9 +36,11 @@ const (
 )
 
 const (
-	// StateFormat is the version of the manifest that this build writes, and the highest
-	// version that it reads.
-	StateFormat = 1
+	// StateFormat is the highest version of the manifest that this build reads.
+	StateFormat = PartsFormat
+	// PartsFormat is the version of states that share files with earlier states. This build
+	// writes version 1 for others, which earlier builds read, too.
+	PartsFormat = 2
 	// StateName is the name of the manifest in a state's directory.
 	StateName = "state.json"
 	// SumBlock is the number of bytes that each of StateFile.Sums covers. A reader that
@@ -105,6 +107,15 @@ type StateFile struct {
 	Sums []byte `json:"sums"`
 }
 
+// File returns the file of a name, nil if there is none.
+func (s *State) File(name string) *StateFile {
+	i := slices.IndexFunc(s.Files, func(f StateFile) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Files[i]
+}
+
 // Bytes returns the total size of the files, without the manifest.
 func (s *State) Bytes() int64 {
 	var n int64
@@ -140,13 +151,14 @@ func damaged(format string, args ...any) error {
 }
 
 // SealState completes a state whose files in dir are written: it fills in s.Files,
-// s.Format and s.SavedAt, writes the manifest, and syncs all files and dir. The caller
-// renames dir, and syncs its parent.
+// s.SavedAt, and s.Format unless the caller has set it, writes the manifest, and syncs files
+// and dir. shared are further files in dir, which an earlier state has, too, with the sums
+// there. The caller renames dir, and syncs its parent.
 //
 // SealState reads the files for their sums while they are being written to the disk, so
 // mostly from the page cache. The machine has continued long before.
-func SealState(ctx context.Context, dir string, s *State, files []*os.File) error {
-	s.Format, s.SavedAt = StateFormat, time.Now().UTC()
+func SealState(ctx context.Context, dir string, s *State, files []*os.File, shared ...StateFile) error {
+	s.Format, s.SavedAt = max(s.Format, 1), time.Now().UTC()
 	s.Files = make([]StateFile, len(files))
 	g, ctx := errgroup.WithContext(ctx)
 	for i, f := range files {
@@ -159,6 +171,7 @@ func SealState(ctx context.Context, dir string, s *State, files []*os.File) erro
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("seal what was saved: %w", err)
 	}
+	s.Files = append(s.Files, shared...)
 	data, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("encode manifest: %w", err)
@@ -187,14 +200,19 @@ func sumFile(ctx context.Context, f *os.File) (StateFile, error) {
 	if err != nil {
 		return StateFile{}, err
 	}
-	sf := StateFile{Name: filepath.Base(f.Name()), Size: info.Size()}
+	return SumReader(ctx, filepath.Base(f.Name()), f, info.Size())
+}
+
+// SumReader returns the StateFile of a name and a content of size bytes.
+func SumReader(ctx context.Context, name string, r io.ReaderAt, size int64) (StateFile, error) {
+	sf := StateFile{Name: name, Size: size}
 	buf := make([]byte, 16*SumBlock)
 	for off := int64(0); off < sf.Size; off += int64(len(buf)) {
 		if ctx.Err() != nil {
 			return StateFile{}, context.Cause(ctx)
 		}
 		part := buf[:min(int64(len(buf)), sf.Size-off)]
-		if _, err := f.ReadAt(part, off); err != nil {
+		if _, err := r.ReadAt(part, off); err != nil {
 			return StateFile{}, err
 		}
 		for block := range slices.Chunk(part, SumBlock) {

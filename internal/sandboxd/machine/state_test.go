@@ -102,7 +102,7 @@ func FuzzParseState(f *testing.F) {
 	}
 	f.Add(data)
 	for _, text := range []string{
-		``, `{}`, `{"format":2}`, `{"format":1,"kind":"disk"}`, `{"format":1,"kind":"disk","files":[{"name":"../x"}]}`,
+		``, `{}`, `{"format":3}`, `{"format":1,"kind":"disk"}`, `{"format":1,"kind":"disk","files":[{"name":"../x"}]}`,
 		`{"format":1,"kind":"disk","files":[{"name":"state.json"}]}`, `{"format":1,"kind":"disk","files":[{"name":"x","size":9223372036854775807}]}`,
 		`{"format":1,"kind":"disk","files":[{"name":"x","size":-1}]}`, `{"format":1,"kind":"disk","files":[{"name":"x"},{"name":"x"}]}`,
 	} {

@@ -116,7 +116,7 @@ func testDamagedState(t *testing.T, cfg Config) {
 		{"NoManifestAtAll", func(t *testing.T, dir string) { checktest.OK(t, os.RemoveAll(dir)) }, cay.NotFound},
 		{"HalfManifest", func(t *testing.T, dir string) { halve(t, filepath.Join(dir, machine.StateName)) }, cay.Conflict},
 		{"LaterFormat", func(t *testing.T, dir string) {
-			edit(t, filepath.Join(dir, machine.StateName), `"format":1`, `"format":2`)
+			edit(t, filepath.Join(dir, machine.StateName), fmt.Sprintf(`"format":%d`, s.Format), fmt.Sprintf(`"format":%d`, machine.StateFormat+1))
 		}, cay.NotSupported},
 		{"OtherRuntime", func(t *testing.T, dir string) {
 			edit(t, filepath.Join(dir, machine.StateName), `"runtime":"`, `"runtime":"another-`)

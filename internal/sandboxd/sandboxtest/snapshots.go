@@ -523,7 +523,10 @@ func testExportSnapshot(t *testing.T, cfg Config) {
 	want.Name, want.Kind, want.Status, want.ParentID = "copy", sandbox.FilesystemSnapshot, sandbox.SnapshotCreated, ""
 	want.SandboxID, want.SandboxName, want.SessionID = "", "", ""
 	want.Image, want.Digest, want.Runtime, want.User, want.WorkDir = snap.Image, snap.Digest, snap.Runtime, snap.User, "/tmp"
-	want.DiskMB, want.Build, want.SizeBytes = 777, snap.Build, snap.SizeBytes
+	want.DiskMB, want.Build = 777, snap.Build
+	if copied.SizeBytes <= 0 || copied.SizeBytes > snap.SizeBytes { // an archive has no list of parts
+		t.Errorf("imported %d bytes of %d", copied.SizeBytes, snap.SizeBytes)
+	}
 	if !reflect.DeepEqual(*copied, want) || copied.ID == snap.ID || copied.ExpiresAt == nil || !copied.ExpiresAt.Equal(copied.CreatedAt.Add(time.Hour)) {
 		t.Errorf("imported %+v, want %+v", copied, &want)
 	}

@@ -33,6 +33,9 @@ func New(blobs blob.Store) *Store { return &Store{blobs} }
 // Draft is a snapshot being written. Its creator must call Commit or Abort.
 type Draft struct {
 	blob.Draft
+	// Base is an open snapshot whose files the new one may have as hard links. Commit takes
+	// over the sums of these. It may be nil.
+	Base *Snapshot
 }
 
 // Create begins a snapshot of about size bytes. Errors: no_space.
@@ -41,7 +44,7 @@ func (s *Store) Create(ctx context.Context, size int64) (*Draft, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Draft{d}, nil
+	return &Draft{Draft: d}, nil
 }
 
 // DiskDir makes the directory for the files that the sandbox wrote to its disk.
@@ -67,7 +70,7 @@ func (d *Draft) Commit(ctx context.Context, m Manifest) (*Manifest, error) {
 		return nil, err
 	}
 	m.Version, m.CreatedAt = ManifestVersion, m.CreatedAt.UTC().Round(0)
-	if m.Files, err = sumFiles(ctx, dir); err != nil {
+	if m.Files, err = d.sumFiles(ctx, dir); err != nil {
 		return nil, fmt.Errorf("commit snapshot %s: %w", m.ID, err)
 	}
 	return &m, d.commit(ctx, &m)
@@ -103,7 +106,7 @@ func manifestSum(manifest []byte) []byte {
 }
 
 // sumFiles describes the files in a directory.
-func sumFiles(ctx context.Context, dir string) ([]File, error) {
+func (d *Draft) sumFiles(ctx context.Context, dir string) ([]File, error) {
 	var files []File
 	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -116,6 +119,10 @@ func sumFiles(ctx context.Context, dir string) ([]File, error) {
 		if !e.Type().IsRegular() {
 			return cay.Errorf(cay.Invalid, "%q is not a regular file", rel)
 		}
+		if f, ok, err := d.Base.same(rel, e); ok || err != nil {
+			files = append(files, f)
+			return err
+		}
 		f := File{Path: filepath.ToSlash(rel)}
 		f.Size, f.Sum, err = sumFileAt(ctx, p, io.Discard)
 		files = append(files, f)
@@ -125,6 +132,23 @@ func sumFiles(ctx context.Context, dir string) ([]File, error) {
 	return files, err
 }
 
+// same returns what snap has at a path, and whether that is the file e.
+func (snap *Snapshot) same(rel string, e fs.DirEntry) (File, bool, error) {
+	if snap == nil {
+		return File{}, false, nil
+	}
+	i := slices.IndexFunc(snap.Files, func(f File) bool { return f.Path == filepath.ToSlash(rel) })
+	if i < 0 {
+		return File{}, false, nil
+	}
+	info, err := e.Info()
+	if err != nil {
+		return File{}, false, err
+	}
+	its, err := os.Lstat(filepath.Join(snap.lease.Dir, rel))
+	return snap.Files[i], err == nil && os.SameFile(info, its), err
+}
+
 // sumFileAt copies a file to w and returns its size and sum.
 func sumFileAt(ctx context.Context, path string, w io.Writer) (int64, string, error) {
 	f, err := os.Open(path)
@@ -132,8 +156,13 @@ func sumFileAt(ctx context.Context, path string, w io.Writer) (int64, string, er
 		return 0, "", err
 	}
 	defer f.Close()
+	return sumCopy(ctx, f, w)
+}
+
+// sumCopy copies r to w and returns its size and sum.
+func sumCopy(ctx context.Context, r io.Reader, w io.Writer) (int64, string, error) {
 	h := xxhash.New()
-	n, err := io.CopyBuffer(io.MultiWriter(h, w), contextReader{ctx, f}, make([]byte, 256<<10))
+	n, err := io.CopyBuffer(io.MultiWriter(h, w), contextReader{ctx, r}, make([]byte, 256<<10))
 	return n, sumText(h.Sum64()), err
 }
 

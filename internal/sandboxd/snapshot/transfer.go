@@ -7,11 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
 // Export writes a snapshot to w, as a tar archive: the manifest, its sum, and
@@ -27,9 +31,19 @@ func (s *Store) Export(ctx context.Context, id string, w io.Writer) error {
 	return snap.Export(ctx, w)
 }
 
-// Export is Store.Export of an open snapshot.
-func (snap *Snapshot) Export(ctx context.Context, w io.Writer) error {
-	manifest, err := snap.encode()
+// Export is Store.Export of an open snapshot. Pages in parts are exported as one file, so
+// that the archive has nothing but what the snapshot has: parts also have pages of earlier
+// snapshots.
+func (snap *Snapshot) Export(ctx context.Context, w io.Writer) (err error) {
+	m, content := snap.Manifest, map[string]io.Reader{}
+	if slices.ContainsFunc(snap.Files, func(f File) bool { return f.Path == mapPath }) {
+		pages, err := snap.whole(ctx, &m, content)
+		if err != nil {
+			return err
+		}
+		defer pages.Close()
+	}
+	manifest, err := m.encode()
 	if err != nil {
 		return err
 	}
@@ -51,15 +65,59 @@ func (snap *Snapshot) Export(ctx context.Context, w io.Writer) error {
 			return err
 		}
 	}
-	for _, f := range snap.Files {
+	for _, f := range m.Files {
 		if err := header(f.Path, f.Size); err != nil {
 			return err
 		}
-		if err := snap.copyFile(ctx, f, tw); err != nil {
+		if r := content[f.Path]; r != nil {
+			_, _, err = sumCopy(ctx, r, tw)
+		} else {
+			err = snap.copyFile(ctx, f, tw)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return tw.Close()
+}
+
+// The paths of files that an archive has in another form than the snapshot.
+const (
+	mapPath   = diskPart + "/" + pages.MapName
+	wholePath = diskPart + "/" + pages.WholeName
+	statePath = diskPart + "/" + machine.StateName
+)
+
+// whole turns the manifest of a snapshot with pages in parts into one with all pages in one
+// file, and adds the content of the files that differ. The caller closes the result.
+func (snap *Snapshot) whole(ctx context.Context, m *Manifest, content map[string]io.Reader) (io.Closer, error) {
+	m.Files = nil
+	for _, f := range snap.Files {
+		switch {
+		case path.Dir(f.Path) == diskPart && pages.IsPart(path.Base(f.Path)), f.Path == mapPath:
+			if err := snap.copyFile(ctx, f, io.Discard); err != nil { // it may be damaged
+				return nil, err
+			}
+		case f.Path != statePath:
+			m.Files = append(m.Files, f)
+		}
+	}
+	state, r, err := pages.Whole(ctx, snap.DiskDir())
+	if err != nil {
+		return nil, damaged(snap.ID, "%w", err)
+	}
+	for at, open := range map[string]func() io.Reader{
+		statePath: func() io.Reader { return bytes.NewReader(state) },
+		wholePath: func() io.Reader { return io.NewSectionReader(r, 0, r.Size()) },
+	} {
+		f := File{Path: at}
+		if f.Size, f.Sum, err = sumCopy(ctx, open(), io.Discard); err != nil {
+			return nil, errors.Join(err, r.Close())
+		}
+		m.Files, content[at] = append(m.Files, f), open()
+	}
+	slices.SortFunc(m.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	return r, nil
 }
 
 // ImportParams are the properties of the new snapshot.
@@ -94,6 +152,9 @@ func (s *Store) Import(ctx context.Context, r io.Reader, p ImportParams) (*Manif
 	old, err := in.manifest()
 	if err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(old.Files, func(f File) bool { return f.Path == mapPath }) {
+		return nil, cay.Errorf(cay.Invalid, "the archive has pages in parts, which no export has")
 	}
 	m := *old
 	m.ID, m.Name, m.Origin, m.Source, m.Parent, m.Version = p.ID, p.Name, old.ID, "", "", ManifestVersion

@@ -19,6 +19,9 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/blob"
 	"github.com/cayhq/cay/internal/blob/blobtest"
+	"github.com/cayhq/cay/internal/checktest"
+	"github.com/cayhq/cay/internal/sandboxd/machine"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 )
 
@@ -131,6 +134,80 @@ func archiveOf(t testing.TB, members []member) []byte {
 	return b.Bytes()
 }
 
+// saveParts writes a snapshot with pages in parts, over another one.
+func saveParts(t *testing.T, s *snapshot.Store, id, over, content string) *snapshot.Manifest {
+	t.Helper()
+	d := checktest.Must(s.Create(t.Context(), 0))(t)
+	dir := checktest.Must(d.DiskDir())(t)
+	var base *pages.Map
+	var shared []machine.StateFile
+	if over != "" {
+		d.Base = checktest.Must(s.Open(t.Context(), over))(t)
+		defer d.Base.Close()
+		base = checktest.Must(pages.ReadMap(filepath.Join(d.Base.DiskDir(), pages.MapName)))(t)
+		state := checktest.Must(machine.ReadState(d.Base.DiskDir()))(t)
+		for _, p := range base.Shared() {
+			checktest.OK(t, os.Link(filepath.Join(d.Base.DiskDir(), p.Name), filepath.Join(dir, p.Name)))
+			shared = append(shared, *state.File(p.Name))
+		}
+	}
+	part := checktest.Must(os.Create(filepath.Join(dir, pages.NewPart())))(t)
+	defer part.Close()
+	w := pages.NewWriter(base, filepath.Base(part.Name()), part)
+	checktest.OK(t, w.Write(strings.NewReader(content), 0, uint64(len(content)), true))
+	m := checktest.Must(w.Close())(t)
+	places := checktest.Must(os.Create(filepath.Join(dir, pages.MapName)))(t)
+	defer places.Close()
+	checktest.Must(places.Write(m.Encode()))(t)
+	checktest.OK(t, machine.SealState(t.Context(), dir, &machine.State{Format: machine.PartsFormat, Kind: machine.DiskState, Runtime: "test"}, []*os.File{part, places}, shared...))
+	return checktest.Must(d.Commit(t.Context(), manifest(id, snapshot.Filesystem)))(t)
+}
+
+// A snapshot that shares pages with another one is exported with all its pages, and with
+// none of the other's.
+func TestExport_Parts(t *testing.T) {
+	t.Parallel()
+	s, other := newStore(t), newStore(t)
+	const secret = "a secret that was deleted"
+	block := func(b byte) string { return strings.Repeat(string(b), pages.BlockSize) }
+	first := block('a') + block('b') + block('c') + secret
+	second := block('a') + block('x') + block('c') + "short"
+	saveParts(t, s.Store, "snap_a", "", first)
+	m := saveParts(t, s.Store, "snap_b", "snap_a", second)
+	if size := m.Size(); size > int64(len(first)+pages.BlockSize+10000) {
+		t.Errorf("the second snapshot has %d bytes", size)
+	}
+	snap := checktest.Must(s.Open(t.Context(), "snap_b"))(t)
+	defer snap.Close()
+	checktest.OK(t, snap.Verify(t.Context()))
+
+	archive := export(t, s.Store, "snap_b")
+	if !bytes.Equal(archive, export(t, s.Store, "snap_b")) {
+		t.Error("exported twice, it differs")
+	}
+	if bytes.Contains(archive, []byte(secret)) {
+		t.Error("the archive has what was deleted before")
+	}
+	imported := checktest.Must(other.Import(t.Context(), bytes.NewReader(archive), snapshot.ImportParams{ID: "snap_c"}))(t)
+	if len(imported.Files) != 2 {
+		t.Errorf("the archive has %+v", imported.Files)
+	}
+	got := checktest.Must(other.Open(t.Context(), "snap_c"))(t)
+	defer got.Close()
+	checktest.Must(machine.VerifyState(t.Context(), got.DiskDir()))(t)
+	if b := checktest.Must(os.ReadFile(filepath.Join(got.DiskDir(), pages.WholeName)))(t); string(b) != second {
+		t.Errorf("%d bytes were imported, not the %d that were saved", len(b), len(second))
+	}
+
+	// Damage of a part that both have is found.
+	damaged := checktest.Must(pages.ReadMap(filepath.Join(snap.DiskDir(), pages.MapName)))(t).Parts[1].Name
+	checktest.OK(t, os.Chmod(filepath.Join(snap.DiskDir(), damaged), 0o600))
+	checktest.OK(t, os.WriteFile(filepath.Join(snap.DiskDir(), damaged), []byte(strings.ToUpper(first)), 0o600))
+	if err := s.Export(t.Context(), "snap_b", io.Discard); cay.CodeOf(err) != cay.Conflict {
+		t.Errorf("exported damaged pages: %v", err)
+	}
+}
+
 func TestImport_hostile(t *testing.T) {
 	t.Parallel()
 	source := newStore(t)
@@ -196,6 +273,7 @@ func TestImport_hostile(t *testing.T) {
 		"larger than is allowed":  {archive: good, params: snapshot.ImportParams{MaxBytes: 16}, want: cay.TooLarge},
 		"more than the disk has":  {archive: claim(func(m *snapshot.Manifest) { m.Files[1].Size = 1 << 60 }), params: snapshot.ImportParams{MaxBytes: math.MaxInt64}, want: cay.NoSpace},
 		"no files":                {archive: claim(func(m *snapshot.Manifest) { m.Files = nil }), want: cay.Invalid},
+		"pages in parts":          {archive: claim(func(m *snapshot.Manifest) { m.Files[1].Path = "disk/pages.map" }), want: cay.Invalid},
 		"memory in the wrong one": {archive: claim(func(m *snapshot.Manifest) { m.Files[1].Path = "memory/pages.img" }), want: cay.Invalid},
 	} {
 		t.Run(name, func(t *testing.T) {

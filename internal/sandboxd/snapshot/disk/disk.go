@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
 // The names of the files.
@@ -50,7 +52,16 @@ type Disk struct {
 func Open(dir string, l Limits) (*Disk, error) {
 	files := map[string]*os.File{}
 	d := &Disk{size: map[string]int64{}}
-	for _, name := range []string{manifestName, treesName, metaName, pagesName} {
+	names := []string{manifestName, treesName, metaName, pagesName}
+	parts, err := pages.Open(dir)
+	switch {
+	case err == nil:
+		d.pages, d.size[pagesName], d.close = parts, parts.Size(), []io.Closer{parts}
+		names = names[:3]
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, invalid("%w", err)
+	}
+	for _, name := range names {
 		f, err := os.Open(filepath.Join(dir, name))
 		if err != nil {
 			return nil, errors.Join(invalid("%w", err), d.Close())
@@ -70,7 +81,10 @@ func Open(dir string, l Limits) (*Disk, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.trees, d.meta, d.pages = files[treesName], files[metaName], files[pagesName]
+	d.trees, d.meta = files[treesName], files[metaName]
+	if d.pages == nil {
+		d.pages = files[pagesName]
+	}
 	if err := d.open(b, l); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}

@@ -12,7 +12,8 @@
 //	                 file, and where it begins in the memory file
 //	pages_meta.img   for each memory file its length (8 bytes) and a protobuf with
 //	                 the ranges that are allocated, and which have pages
-//	pages.img        these pages, one after another; a range without pages is zero
+//	pages.img        these pages, one after another; a range without pages is zero.
+//	                 They may be in parts that several snapshots share: package pages
 //
 // [Disk.WriteLayer] converts one file system to a standard format: a layer of an OCI
 // image, an ordinary tar archive of the differences from the image, with ".wh.NAME" for
