@@ -17,8 +17,12 @@ import (
 	"github.com/cayhq/cay/workflow"
 )
 
-// started is how many runs TestKilled_Random starts in each round.
-const started = 5
+// started is how many runs TestKilled_Random starts in each round, and pairs is how many
+// apps, each with a daemon of its own, share the rounds of a line.
+const (
+	started = 2
+	pairs   = 2
+)
 
 // TestKilled_Random kills the app, the daemon or both at random points, round by round, while runs
 // draw numbers in steps, sleep, wait for a hook, start other runs and write streams. All runs
@@ -27,31 +31,40 @@ const started = 5
 // sends them in the background, beside the record that the step has completed.
 func TestKilled_Random(t *testing.T) {
 	need(t, lines...)
-	for _, line := range lines {
-		t.Run(line, func(t *testing.T) {
-			random, rounds := seedtest.Rand(t), seedtest.Rounds(t, 4)
-			d := startDaemon(t)
-			c := &chaos{app: buildApp(t, line, d.URL, d.Token), daemon: d, logs: map[string][]string{}}
-			c.app.start(t)
-			for i := range rounds {
-				c.round(t, random, i)
-			}
-			for len(c.waiting) > 0 {
-				c.resume(t)
-			}
-			for _, run := range c.runs {
-				c.check(t, run)
-			}
-			if open := c.list(t, "running"); len(open) > 0 {
-				t.Errorf("%d runs are running for ever: %.200q", len(open), open)
-			}
-			c.checkOrphans(t)
-			c.logProgress(t)
-			t.Logf("%d rounds, %d runs; the app lost %d writes to streams", rounds, len(c.runs), c.lost)
-			if c.lost > len(c.runs)/5 {
-				t.Errorf("%d writes of %d runs were lost", c.lost, len(c.runs))
-			}
-		})
+	rounds := max(1, seedtest.Rounds(t, 4)/pairs)
+	for i, line := range lines {
+		for pair := range pairs {
+			random := rand.New(rand.NewPCG(seedtest.Seed(t), uint64(i*pairs+pair)))
+			t.Run(fmt.Sprint(line, " ", pair), func(t *testing.T) {
+				t.Parallel()
+				killAtRandom(t, random, line, rounds)
+			})
+		}
+	}
+}
+
+// killAtRandom runs rounds of an app with a line of the SDK, and checks all runs at the end.
+func killAtRandom(t *testing.T, random *rand.Rand, line string, rounds int) {
+	d := startDaemon(t)
+	c := &chaos{app: buildApp(t, line, d.URL, d.Token), daemon: d, logs: map[string][]string{}}
+	c.app.start(t)
+	for i := range rounds {
+		c.round(t, random, i)
+	}
+	for len(c.waiting) > 0 {
+		c.resume(t)
+	}
+	for _, run := range c.runs {
+		c.check(t, run)
+	}
+	if open := c.list(t, "running"); len(open) > 0 {
+		t.Errorf("%d runs are running for ever: %.200q", len(open), open)
+	}
+	c.checkOrphans(t)
+	c.logProgress(t)
+	t.Logf("%d rounds, %d runs; the app lost %d writes to streams", rounds, len(c.runs), c.lost)
+	if c.lost > max(1, len(c.runs)/5) {
+		t.Errorf("%d writes of %d runs were lost", c.lost, len(c.runs))
 	}
 }
 
