@@ -259,7 +259,8 @@ require("http").createServer((q, a) => a.end("hello")).on("upgrade", (q, c) => {
 
 // A daemon is replaced while it serves, by another process and by kill -9: no request is
 // refused when it is another process's turn, commands go on with their exit code and all
-// output, connections of guests are reset, and the guest keeps its interface.
+// output, connections of guests are reset, and the guest keeps its interface. A hibernated
+// sandbox wakes with its processes.
 func TestDaemon_Replaced(t *testing.T) {
 	t.Parallel()
 	rounds := seedtest.Rounds(t, 2)
@@ -282,8 +283,13 @@ func TestDaemon_Replaced(t *testing.T) {
 	}()
 	await(t, "the server", attach(t, c, s.ID, "node", "-e", server).begun)
 
+	sleeper := checktest.Must(c.Create(t.Context(), sandbox.CreateParams{Network: sandbox.Network{Mode: sandbox.DenyAll}}))(t)
+	defer func() { checktest.OK(t, c.Delete(context.Background(), sleeper.ID)) }()
+	await(t, "the process that sleeps", attach(t, c, sleeper.ID, "sh", "-c", "echo $$ > /tmp/pid; echo written; exec sleep 1000000").begun)
+
 	for round := range rounds {
 		killed := round%2 == 1
+		checktest.Must(c.Hibernate(t.Context(), sleeper.ID))(t)
 		stop := fmt.Sprintf("/tmp/stop-%d", round)
 		until := "while [ ! -e " + stop + " ]; do "
 		ticks := attach(t, c, s.ID, "sh", "-c", "i=0; "+until+"echo $i; i=$((i+1)); sleep 0.02; done; exit 7")
@@ -339,6 +345,10 @@ func TestDaemon_Replaced(t *testing.T) {
 			if line != strconv.Itoa(i) {
 				t.Fatalf("round %d: line %d of the output is %q", round, i, line)
 			}
+		}
+		woken := checktest.Must(c.Run(t.Context(), sleeper.ID, sandbox.CommandParams{Argv: []string{"sh", "-c", "cat /proc/$(cat /tmp/pid)/comm"}}))(t)
+		if string(woken.Stdout) != "sleep\n" {
+			t.Errorf("round %d: the hibernated sandbox has lost its process: %q, %s", round, woken.Stdout, woken.Stderr)
 		}
 		got := checktest.Must(c.Run(t.Context(), s.ID, sandbox.CommandParams{Argv: []string{"grep", "-o", "eth[0-9]*", "/proc/net/dev"}}))(t)
 		if string(got.Stdout) != "eth0\n" {
