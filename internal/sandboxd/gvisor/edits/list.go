@@ -1,6 +1,9 @@
 package main
 
-const fuseDir = "pkg/sentry/fsimpl/fuse/"
+const (
+	fuseDir    = "pkg/sentry/fsimpl/fuse/"
+	overlayDir = "pkg/sentry/fsimpl/overlay/"
+)
 
 // changes are all that cay changes in gVisor.
 var changes = []change{
@@ -95,5 +98,28 @@ var changes = []change{
 			{file: fuseDir + "fuse_state_autogen.go", name: "FilesystemType.StateSave", sum: "cdb58aeb44a4", renamed: "saveNothing"},
 			{file: fuseDir + "fuse_state_autogen.go", name: "FilesystemType.StateLoad", sum: "d72b4fdac912", renamed: "loadNothing"},
 		},
+	},
+	{
+		name: "docker-layers",
+		reason: "the root of a sandbox is an overlay, which can be the upper layer of no other overlay: dockerd falls back to copying " +
+			"all files of an image for each container",
+		issue: "none known",
+		test:  "TestDocker/layers",
+		edits: []declaration{{file: overlayDir + "overlay.go", name: "FilesystemType.GetFilesystem", sum: "a5196ade360d", renamed: "newFilesystem"}},
+	},
+	{
+		name:   "docker-nat",
+		reason: "a packet to which rules of iptables-legacy and of nftables both apply NAT made the sentry panic",
+		issue:  "none known",
+		test:   "TestDocker/nat",
+		edits:  []declaration{{file: "pkg/tcpip/stack/nat.go", name: "handlePacket", sum: "5c843ddd20f2", renamed: "performNAT"}},
+	},
+	{
+		name: "docker-restored",
+		reason: "a machine whose processes have a network namespace of their own could not be restored from memory: its nftables waited " +
+			"for the clock, which starts after the restore",
+		issue: "none known",
+		test:  "TestDocker/restored",
+		edits: []declaration{{file: "pkg/tcpip/nftables/nftables.go", name: "NewNFTables", sum: "9061c897b7a4", renamed: "newNFTables"}},
 	},
 }
