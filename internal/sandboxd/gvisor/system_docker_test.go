@@ -118,9 +118,20 @@ func TestSystem_Docker(t *testing.T) {
 			t.Errorf("dialed %q", dialed)
 		}
 	})
+	t.Run("memory", func(t *testing.T) {
+		f.user(t, `docker run -d --name host --network host box sleep 1000 >/dev/null`)
+		restored := f.restore(t, f.checkpoint(t))
+		for _, b := range []box{f.box, restored} {
+			b.user(t, `docker exec host echo lives | grep -x lives && docker exec web echo lives | grep -x lives`)
+		}
+		f.user(t, `docker rm -f host >/dev/null; curl -sf http://127.0.0.1:8080/ | grep -x hello`)
+		restored.stopDocker(t) // its bridge is gone
+		restored.dockerd(t)
+		restored.user(t, `docker start web >/dev/null && timeout 60 sh -c 'until curl -sf http://127.0.0.1:8080/ | grep -x hello; do sleep 0.1; done'`)
+	})
 	t.Run("stop and resume", func(t *testing.T) {
 		f.user(t, `docker ps -q | xargs -r docker stop -t 1 >/dev/null`)
-		f.must(t, `pkill dockerd; timeout 60 sh -c 'while pgrep dockerd >/dev/null; do sleep 0.1; done'`)
+		f.stopDocker(t)
 		again := f.startFrom(t, f.another(), f.saveDisk(t))
 		again.dockerd(t)
 		again.user(t, `docker run --rm -v data:/data box cat /data/f | grep -x kept && docker run --rm box sh -c 'test ! -e /file && cat /new' | grep -x two`)
@@ -136,6 +147,11 @@ func (b box) dockerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.user(t, awaitDocker)
+}
+
+func (b box) stopDocker(t *testing.T) {
+	t.Helper()
+	b.must(t, `pkill dockerd; timeout 60 sh -c 'while pgrep dockerd >/dev/null; do sleep 0.1; done'`)
 }
 
 // user runs a script as the machine's normal user, which must succeed.

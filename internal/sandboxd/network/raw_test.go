@@ -103,16 +103,18 @@ func passes(frame []byte) bool {
 		bytes.Equal(frame[12:16], []byte{100, 64, 0, 2}) // from the guest
 }
 
-// delivered collects the packets that a reader passes on.
+// delivered collects the packets that a reader passes on, until last.
 type delivered struct {
-	mu      sync.Mutex
 	packets [][]byte
+	last    []byte
+	over    chan struct{} // closed at last
 }
 
 func (d *delivered) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.packets = append(d.packets, slices.Concat(pkt.AsSlices()...))
+	if bytes.Equal(d.packets[len(d.packets)-1], d.last) {
+		close(d.over)
+	}
 }
 
 func (d *delivered) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
@@ -143,10 +145,9 @@ func TestEndpoint_RawFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got delivered
+	got := delivered{last: packet(nil), over: make(chan struct{})}
 	e.Attach(&got)
 	var want [][]byte
-	last := packet(nil)
 	for range seedtest.Rounds(t, 20_000) {
 		frame := rawFrame(r)
 		sendRaw(t, guests, frame)
@@ -154,16 +155,12 @@ func TestEndpoint_RawFrames(t *testing.T) {
 			want = append(want, frame)
 		}
 	}
-	sendRaw(t, guests, last)
-	want = append(want, last)
-	for deadline := time.Now().Add(patience); ; {
-		got.mu.Lock()
-		n := len(got.packets)
-		got.mu.Unlock()
-		if n >= len(want) || time.Now().After(deadline) {
-			break
-		}
-		time.Sleep(time.Millisecond)
+	sendRaw(t, guests, got.last)
+	want = append(want, got.last)
+	select {
+	case <-got.over:
+	case <-time.After(patience):
+		t.Error("the reader reads no more")
 	}
 	e.Attach(nil)
 	e.stop()
