@@ -43,6 +43,17 @@ const (
 	ReasonLost        Reason = "lost"            // found dead after a restart of the daemon
 )
 
+// Privileges are the privileges of root in a sandbox, in the sandbox's own kernel. None of
+// them reaches the host, and none lets a packet pass the network policy.
+type Privileges string
+
+const (
+	// FullPrivileges allow raw sockets, packet sockets and nftables, which dockerd needs.
+	FullPrivileges Privileges = "full"
+	// RestrictedPrivileges exclude these.
+	RestrictedPrivileges Privileges = "restricted"
+)
+
 // Sandbox is one isolated machine.
 type Sandbox struct {
 	ID        string `json:"id"`   // "sbx_" and 20 characters; never reused
@@ -69,6 +80,10 @@ type Sandbox struct {
 	Network     Network           `json:"network"`
 	Ports       []Port            `json:"ports,omitempty"`  // in the order they were declared
 	Mounts      []Mount           `json:"mounts,omitempty"` // drives, sorted by path
+
+	// Privileges is RestrictedPrivileges if the sandbox was created with it, else empty:
+	// the sandbox has the privileges that the daemon allows.
+	Privileges Privileges `json:"privileges,omitempty"`
 
 	// Persistent says that stopping the sandbox saves its files, and that the next call
 	// that needs the sandbox starts it again from the saved files.
@@ -183,6 +198,9 @@ type CreateParams struct {
 	// Persistent saves the files of the sandbox when it stops, so that it can be resumed.
 	// Nil means true if Name is set.
 	Persistent *bool `json:"persistent,omitempty"`
+	// Privileges are those of root in the sandbox. Empty means as much as the daemon
+	// allows. A snapshot does not pass them on.
+	Privileges Privileges `json:"privileges,omitempty"`
 	// Snapshot is the id or the name of a snapshot to start from instead of an image. The
 	// sandbox has the snapshot's image, runtime, user and working directory, and its
 	// network policy, unless Network is given. Not together with Image or Runtime. The

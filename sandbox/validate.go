@@ -70,6 +70,8 @@ func (p CreateParams) Validate() error {
 		return invalid("disk_mb %d is less than 16", p.DiskMB)
 	case p.Timeout != 0 && p.Timeout < Duration(time.Second):
 		return invalid("timeout %v is less than 1s", p.Timeout)
+	case p.Privileges != "" && p.Privileges != FullPrivileges && p.Privileges != RestrictedPrivileges:
+		return invalid("privileges %.70q are not %s or %s", p.Privileges, FullPrivileges, RestrictedPrivileges)
 	case len(p.ProjectID) > 64:
 		return invalid("project_id %.70q is not an id", p.ProjectID)
 	case len(p.IdempotencyKey) > 255 || strings.ContainsFunc(p.IdempotencyKey, notVisibleASCII):

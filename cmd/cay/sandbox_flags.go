@@ -24,6 +24,7 @@ type sandboxFlags struct {
 	policy         networkFlags
 	tags           []string
 	project        string
+	privileges     string
 }
 
 func (f *sandboxFlags) register(c *cobra.Command) {
@@ -39,8 +40,10 @@ func (f *sandboxFlags) register(c *cobra.Command) {
 	fl.Var(&f.network, "network", "allow-all or deny-all (default allow-all, or the snapshot's policy)")
 	f.policy.register(c, "policy")
 	fl.StringArrayVar(&f.tags, "tag", nil, "label the sandbox, as KEY=VALUE")
+	fl.StringVar(&f.privileges, "privileges", "", "restricted takes raw sockets, packet sockets and nftables from root in the sandbox: Docker does not work then (default what the daemon allows)")
 	fl.StringVar(&f.project, "project", "", "project to make it in, by id")
 	mustComplete(c, "runtime", sandbox.Runtimes...)
+	mustComplete(c, "privileges", string(sandbox.FullPrivileges), string(sandbox.RestrictedPrivileges))
 	mustComplete(c, "network", string(sandbox.AllowAll), string(sandbox.DenyAll))
 }
 
@@ -67,7 +70,7 @@ func (f *sandboxFlags) params(stdin io.Reader) (sandbox.CreateParams, error) {
 	p := sandbox.CreateParams{
 		Snapshot: f.snapshot, FilesOnly: f.files, Mounts: mounts,
 		Image: f.image, Runtime: f.runtime, VCPUs: f.vcpus, MemoryMB: f.memory.size.MiB(), DiskMB: f.disk.size.MiB(),
-		Network: network, Tags: tags, ProjectID: f.project,
+		Network: network, Tags: tags, ProjectID: f.project, Privileges: sandbox.Privileges(f.privileges),
 	}
 	return p, p.Validate()
 }

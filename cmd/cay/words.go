@@ -45,7 +45,7 @@ var fieldFlags = []struct{ field, flag, unit string }{
 	{"network.mode", "network", ""}, {"network.allow_cidrs", "allow", ""}, {"network.deny_cidrs", "deny", ""}, {"network.allow", "allow", ""},
 	{"source.url", "git", ""}, {"source.url", "tarball", ""}, {"source.depth", "depth", ""}, {"source.revision", "revision", ""},
 	{"source.dir", "source-dir", ""}, {"source.username", "git-user", ""},
-	{"snapshot_id", "snapshot", ""},
+	{"snapshot_id", "snapshot", ""}, {"privileges", "privileges", ""},
 }
 
 // field matches the beginning of a message about a field: its name, with the index in a list.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/cayhq/cay/account"
 	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/sandbox"
 )
 
 // Config says how a daemon runs. Make one with Default or Load.
@@ -81,6 +82,9 @@ type Config struct {
 	// GuestTrust makes sandboxes trust the certificate authorities that were added
 	// to this machine's, such as a company's own.
 	GuestTrust bool `yaml:"guest_trust"`
+	// GuestPrivileges is full or restricted: the privileges of root in sandboxes, see
+	// sandbox.Privileges. A sandbox may be restricted where others are not.
+	GuestPrivileges string `yaml:"guest_privileges"`
 	// Nameservers are the addresses, with or without a port, of the name servers
 	// that resolve names for sandboxes. Empty means this machine's name servers.
 	Nameservers []string `yaml:"nameservers"`
@@ -224,7 +228,8 @@ func Default() Config {
 		Listen:        "127.0.0.1:7070",
 		PreviewDomain: "localhost",
 
-		GuestTrust: true,
+		GuestTrust:      true,
+		GuestPrivileges: string(sandbox.FullPrivileges),
 
 		VercelHeaderDelay: 20 * time.Second,
 

@@ -163,6 +163,9 @@ func (c *Config) Validate() error {
 		// The error leaves the value out, which may have a password in it.
 		return cay.Errorf(cay.Invalid, "workflow_database is not the postgres:// URL of a database")
 	}
+	if p := sandbox.Privileges(c.GuestPrivileges); p != sandbox.FullPrivileges && p != sandbox.RestrictedPrivileges {
+		return wrong("guest_privileges", c.GuestPrivileges, "use full or restricted")
+	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return wrong("log_format", c.LogFormat, "use text or json")
 	}

@@ -38,6 +38,7 @@ func (c *Config) Settings() []Setting {
 		{"insecure_no_limits", "start sandboxes even if their CPU and memory cannot be bounded", &c.InsecureNoLimits},
 		{"allow_ranges", "address ranges outside the public internet that sandboxes and image pulls may reach (comma-separated)", &c.AllowRanges},
 		{"guest_trust", "sandboxes trust the certificate authorities that were added to this machine's", &c.GuestTrust},
+		{"guest_privileges", "full, or restricted: without raw sockets, packet sockets and nftables, which Docker in sandboxes needs", &c.GuestPrivileges},
 		{"nameservers", "name servers for sandboxes, as addresses with or without a port (comma-separated)", &c.Nameservers},
 		{"vercel_header_delay", "after how long clients of Vercel's get the headers of an answer that is not there yet", &c.VercelHeaderDelay},
 		{"cloudflare_image", "image of sandboxes of the bridge's clients (default the default image)", &c.CloudflareImage},

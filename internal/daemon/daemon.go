@@ -44,6 +44,7 @@ import (
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
 	"github.com/cayhq/cay/internal/secret"
 	"github.com/cayhq/cay/internal/workflowd"
+	"github.com/cayhq/cay/sandbox"
 )
 
 // errStopping is returned to clients of streams when the daemon stops.
@@ -226,7 +227,8 @@ func (d *Daemon) buildEngines(ctx context.Context) error {
 			MaxMemoryMB: d.cfg.Limits.Memory.MiB(), MaxDiskMB: d.cfg.Limits.Disk.MiB(), Boots: d.cfg.Limits.Starts,
 			Network: d.networkLimits(), MaxSnapshotBytes: int64(d.cfg.Limits.Snapshot), SnapshotExpiration: d.cfg.SnapshotExpiration,
 		},
-		Pools: pools(d.cfg), SpareCPU: d.opts.SpareCPU,
+		Restricted: d.cfg.GuestPrivileges == string(sandbox.RestrictedPrivileges),
+		Pools:      pools(d.cfg), SpareCPU: d.opts.SpareCPU,
 		CheckSpace: func() error { return blob.CheckSpace(d.cfg.Data, int64(d.cfg.DiskReserve)) },
 	}
 	snapshots, err := d.openBlobs(snapshotBlobs)

@@ -58,6 +58,9 @@ type Config struct {
 	// no_space. Nil: no check.
 	CheckSpace func() error
 	Limits     Limits
+	// Restricted makes all sandboxes restricted; see sandbox.RestrictedPrivileges. Machines
+	// that already run keep their privileges.
+	Restricted bool
 	// Pools configures the machines that wait, booted, to become sandboxes. A caller that
 	// changes Images calls Engine.ImagesChanged.
 	Pools []PoolConfig

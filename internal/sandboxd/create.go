@@ -122,6 +122,13 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 	case time.Duration(p.Timeout) > limits.MaxTimeout:
 		return store.Request{}, cay.Errorf(cay.Invalid, "timeout %v is more than this daemon's maximum of %v", p.Timeout, limits.MaxTimeout)
 	}
+	if p.Privileges == sandbox.FullPrivileges {
+		if e.cfg.Restricted {
+			return store.Request{}, cay.Errorf(cay.Invalid, "privileges %q are more than this daemon allows", p.Privileges).
+				WithHint("leave them out: its sandboxes are %s", sandbox.RestrictedPrivileges)
+		}
+		p.Privileges = "" // of an unrestricted daemon, the same
+	}
 	project, err := e.project(ctx, sc, p.ProjectID)
 	if err != nil {
 		return store.Request{}, err
@@ -157,7 +164,7 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 			ID: ident.NewSandbox(), Name: p.Name, TeamID: sc.Team, ProjectID: project, Status: sandbox.Pending,
 			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
 			Env: p.Env, Tags: p.Tags, Annotations: p.Annotations, User: p.User, WorkDir: p.WorkDir, Ports: ports, Mounts: p.Mounts,
-			Persistent: persistent, SessionID: ident.NewSession(), SnapshotExpiration: expiration, Retention: p.Retention,
+			Privileges: p.Privileges, Persistent: persistent, SessionID: ident.NewSession(), SnapshotExpiration: expiration, Retention: p.Retention,
 			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
 			CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
@@ -527,6 +534,7 @@ func (e *Engine) prepare(ctx context.Context, m *session, r *store.Row) (spec ma
 	spec = machine.Spec{
 		ID: r.MachineID(), Hostname: ident.Hostname(r.Name), RootFS: root.Path,
 		VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB, Network: network, Init: e.cfg.Tool.Init,
+		Restricted: e.cfg.Restricted || r.Privileges == sandbox.RestrictedPrivileges,
 	}
 	if e.cfg.Tool.Mount.Source != "" {
 		spec.Mounts = append(spec.Mounts, e.cfg.Tool.Mount)

@@ -63,7 +63,7 @@ func (ps *pools) takeReady(r *store.Row, digest, runtimeDigest string) (_ *poole
 
 // suits reports whether a pool may have a machine for a sandbox.
 func (ps *pools) suits(r *store.Row) bool {
-	if r.SnapshotID != "" || len(r.Mounts) > 0 {
+	if r.SnapshotID != "" || len(r.Mounts) > 0 || r.Privileges != "" {
 		return false
 	}
 	for _, p := range ps.all {

@@ -173,7 +173,7 @@ func (in *instance) saveState(ctx context.Context, p machine.SaveParams, s *mach
 	}
 	s.Runtime, s.Arch, s.Images, s.Mounts = runtimeName, runtime.GOARCH, p.Images, p.Mounts
 	if s.Kind == machine.MemoryState {
-		s.Drives = in.st.Drives
+		s.Drives, s.Full = in.st.Drives, in.st.Full
 	}
 	saved, err := in.writeState(ctx, p, s)
 	if errors.Is(err, errEncoding) && ctx.Err() == nil {

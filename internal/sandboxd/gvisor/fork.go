@@ -66,7 +66,7 @@ func (in *instance) Fork(ctx context.Context, p machine.ForkParams) (*machine.Fo
 					return failed
 				}
 			}
-			fork, err := in.r.startFrom(starting, spec, &origin{kind: machine.MemoryState, files: read, together: together})
+			fork, err := in.r.startFrom(starting, spec, &origin{kind: machine.MemoryState, files: read, full: in.st.Full, together: together})
 			if err == nil {
 				forked.Instances[i] = fork
 				return nil

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cayhq/cay/internal/embedded"
 	"github.com/cayhq/cay/sandbox"
 )
 
@@ -16,9 +15,7 @@ import (
 // /tmp/log.
 func openFUSE(t *testing.T) *forkable {
 	t.Helper()
-	if embedded.Sentry() == nil || os.Getenv(itselfEnv) != "" {
-		t.Skip(`gVisor's edits are in cay-sentry, which "make inside" builds`)
-	}
+	needsEdits(t)
 	path := filepath.Join(t.TempDir(), "fusetest")
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "github.com/cayhq/cay/internal/sandboxd/gvisor/fusetest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

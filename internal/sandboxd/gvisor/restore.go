@@ -28,6 +28,7 @@ type origin struct {
 	// kept are the programs of another version that continue the state; nil: this
 	// version's.
 	kept *keptPrograms
+	full bool // the machine whose memory it is was not restricted
 	// together, if not nil, is closed when all machines that start at the same time have
 	// started.
 	together <-chan struct{}
@@ -41,6 +42,20 @@ func (o *origin) diskPages(pages *os.File) *os.File {
 		return nil
 	}
 	return pages
+}
+
+// restricted reports whether a machine that starts as spec from o is restricted. Memory
+// holds the privileges of processes, so a machine keeps those that it was saved with.
+// Errors: not_supported.
+func (o *origin) restricted(spec machine.Spec) (bool, error) {
+	switch {
+	case !o.hasMemory():
+		return spec.Restricted, nil
+	case o.full && spec.Restricted:
+		return false, cay.Errorf(cay.NotSupported, "the machine's processes have full privileges, and cannot go on with restricted ones").
+			WithHint("restore its disk, or allow full privileges")
+	}
+	return !o.full, nil
 }
 
 // close closes the files.
@@ -113,7 +128,7 @@ func (r *Runtime) openMemory(ctx context.Context, spec *machine.Spec, dir string
 		kept.close()
 		return nil, err
 	}
-	return &origin{kind: machine.MemoryState, files: files, kept: kept}, nil
+	return &origin{kind: machine.MemoryState, files: files, kept: kept, full: s.Full}, nil
 }
 
 // openDisks opens the state of a root that SaveDisk saved in dir, unless dir is "", and

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -144,6 +145,8 @@ type state struct {
 	Limits *specs.LinuxResources `json:"limits"`
 	Mounts []string              `json:"mounts"` // where images are, beside the root
 	Drives []machine.StateDrive  `json:"drives,omitempty"`
+	// Full says that the machine is not restricted; see machine.Spec.Restricted.
+	Full bool `json:"full,omitempty"`
 	// Origin is the kind of state that the machine started from; "" if from its image
 	// alone.
 	Origin machine.StateKind `json:"origin,omitempty"`
@@ -158,10 +161,10 @@ type state struct {
 func (r *Runtime) dir(id string) string { return filepath.Join(r.cfg.StateDir, id) }
 
 // sentryConfig is gVisor's configuration for the machine that lives in dir.
-func sentryConfig(dir string) (*config.Config, error) {
+func sentryConfig(dir string, restricted bool) (*config.Config, error) {
 	fs := flag.NewFlagSet("cay", flag.ContinueOnError)
 	config.RegisterFlags(fs)
-	for name, value := range map[string]string{
+	flags := map[string]string{
 		"root":           dir,
 		"panic-log":      filepath.Join(dir, "panic.log"),
 		"network":        "none",  // no host network; the link is added over the control socket
@@ -174,7 +177,11 @@ func sentryConfig(dir string) (*config.Config, error) {
 		// machine continues from a checkpoint.
 		"restore-spec-validation": "ignore",
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary
-	} {
+	}
+	if !restricted {
+		maps.Copy(flags, fullFlags)
+	}
+	for name, value := range flags {
 		if err := fs.Set(name, value); err != nil {
 			return nil, fmt.Errorf("set gVisor option %s=%s: %w", name, value, err)
 		}
@@ -204,6 +211,9 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	if !validID().MatchString(spec.ID) {
 		return nil, cay.Errorf(cay.Invalid, "machine id %q is not 1 to 64 of a-z 0-9 _", spec.ID)
 	}
+	if spec.Restricted, err = from.restricted(spec); err != nil {
+		return nil, err
+	}
 	dir := r.dir(spec.ID)
 	if err := os.Mkdir(dir, 0o700); errors.Is(err, os.ErrExist) {
 		return nil, cay.Errorf(cay.AlreadyExists, "machine %q exists", spec.ID)
@@ -221,7 +231,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 	if err := writeJSON(filepath.Join(dir, "config.json"), oci); err != nil {
 		return nil, err
 	}
-	conf, err := sentryConfig(dir)
+	conf, err := sentryConfig(dir, spec.Restricted)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +278,7 @@ func (r *Runtime) start(ctx context.Context, spec machine.Spec, from *origin) (_
 			r.log.Error("sentry is left over", "id", spec.ID, "error", err)
 		}
 	})
-	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Link: link.inode, Limits: oci.Linux.Resources, Mounts: imageMounts(spec), Drives: spec.Drives()}
+	st := &state{ID: spec.ID, Sandbox: sb, Links: 1, Link: link.inode, Limits: oci.Linux.Resources, Mounts: imageMounts(spec), Drives: spec.Drives(), Full: !spec.Restricted}
 	if from != nil {
 		st.Origin = from.kind
 	}

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -12,8 +13,8 @@ import (
 // configEnv carries Spec.GuestConfig to the guest's init.
 const configEnv = "CAY_GUEST_CONFIG"
 
-// capabilities are the capabilities of root in a guest: all but raw sockets. They exist
-// in the sentry's own kernel and mean nothing to the host.
+// capabilities are the capabilities of root in a restricted guest: all but raw sockets.
+// They exist in the sentry's own kernel and mean nothing to the host.
 var capabilities = []string{
 	"CAP_AUDIT_CONTROL", "CAP_AUDIT_READ", "CAP_AUDIT_WRITE", "CAP_BLOCK_SUSPEND",
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",
@@ -23,6 +24,25 @@ var capabilities = []string{
 	"CAP_SYS_BOOT", "CAP_SYS_CHROOT", "CAP_SYS_NICE", "CAP_SYS_PTRACE",
 	"CAP_SYS_RESOURCE", "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG",
 }
+
+// fullCapabilities are the capabilities of root in any other guest. The link's reader
+// judges each packet by itself, so a guest that can write raw packets reaches no more than
+// a guest that cannot; see the endpoint of package network.
+var fullCapabilities = append(slices.Clone(capabilities), "CAP_NET_RAW")
+
+// capabilitiesOf returns the capabilities of root in the guest of s.
+func capabilitiesOf(s machine.Spec) []string {
+	if s.Restricted {
+		return capabilities
+	}
+	return fullCapabilities
+}
+
+// fullFlags are gVisor's flags for guests that are not restricted: raw sockets, packet
+// sockets that can send, and nftables, by which Debian's iptables works. Without these
+// flags dockerd does not start. gVisor marks nftables as a flag for tests, because its
+// nftables lacks some of Linux's; see docs/upgrades.md.
+var fullFlags = map[string]string{"net-raw": "true", "allow-packet-socket-write": "true", "TESTONLY-nftables": "true"}
 
 // ociSpec is the OCI configuration of a machine's one container.
 func ociSpec(s machine.Spec, bundle string) *specs.Spec {
@@ -35,6 +55,7 @@ func ociSpec(s machine.Spec, bundle string) *specs.Spec {
 	for _, m := range s.Mounts {
 		mounts = append(mounts, ociMount(m))
 	}
+	capabilities := capabilitiesOf(s)
 	return &specs.Spec{
 		Version: "1.1.0",
 		Process: &specs.Process{

@@ -10,25 +10,29 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cayhq/cay/internal/embedded"
 	"github.com/cayhq/cay/internal/image"
 	"github.com/cayhq/cay/internal/image/imagetest"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/sandbox"
 )
 
-// systemPackages are what the programs of docs/system-software.md come from.
-var systemPackages = []string{
+// fusePackages have the file systems of docs/system-software.md.
+var fusePackages = []string{
 	"attr", "bindfs", "ca-certificates", "curl", "fuse-overlayfs", "fuse3", "git", "iproute2", "openssh-server", "procps", "python3", "rclone",
 	"s3fs", "squashfs-tools", "squashfuse", "sshfs", "sudo",
 }
 
-// systemImage leases an image with the packages, and makes it first if it is not there.
-func systemImage(t *testing.T) *image.Lease {
+// systemImage leases an image with the packages, in which a hook of mmdebstrap has run, and
+// makes it first if it is not there.
+func systemImage(t *testing.T, packages []string, hook string) *image.Lease {
 	t.Helper()
+	if os.Getenv("CAY_SYSTEM") == "" {
+		t.Skip("make system-test")
+	}
+	needsEdits(t)
 	store := imagetest.Open(t)
 	sum := fnv.New64a()
-	io.WriteString(sum, strings.Join(systemPackages, ",")+systemUser)
+	io.WriteString(sum, strings.Join(packages, ",")+hook)
 	ref := fmt.Sprintf("system-%x", sum.Sum64())
 	if lease, err := store.Acquire(t.Context(), ref); err == nil {
 		t.Cleanup(lease.Release)
@@ -36,7 +40,7 @@ func systemImage(t *testing.T) *image.Lease {
 	}
 	r, w := io.Pipe()
 	make := exec.CommandContext(t.Context(), "mmdebstrap", "--variant=minbase", `--aptopt=APT::Install-Recommends "false"`,
-		"--customize-hook="+systemUser, "--include="+strings.Join(systemPackages, ","), "trixie", "-")
+		"--customize-hook="+hook, "--include="+strings.Join(packages, ","), "trixie", "-")
 	make.Stdout = w
 	make.Stderr = t.Output()
 	if err := make.Start(); err != nil {
@@ -109,13 +113,7 @@ cd /; rm -r $1/work; test -z "$(ls -A $1 | grep -v kept || true)"; umount $1
 // TestSystem runs programs that need much of a kernel, as docs/system-software.md lists them:
 // make system-test.
 func TestSystem(t *testing.T) {
-	if os.Getenv("CAY_SYSTEM") == "" {
-		t.Skip("make system-test")
-	}
-	if embedded.Sentry() == nil || os.Getenv(itselfEnv) != "" {
-		t.Skip(`gVisor's edits are in cay-sentry, which "make inside" builds`)
-	}
-	lease := systemImage(t)
+	lease := systemImage(t, fusePackages, systemUser)
 	b := open(t, func(s *machine.Spec) { s.RootFS, s.MemoryMB, s.DiskMB = lease.Path, 2048, 4096 })
 	serveS3(t, b)
 	for name, script := range map[string]string{"work": work, "programs": runsFrom, "commits": commits, "ends": ends} {

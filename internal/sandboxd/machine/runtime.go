@@ -41,8 +41,8 @@ type Runtime interface {
 	// that is loaded later is damaged, the machine ends with ReasonCrashed. If Restore
 	// fails, nothing of the machine is left. Errors: not_found if there is no complete
 	// state in dir, conflict if the state is damaged or not a MemoryState, not_supported
-	// if another build, architecture or processor wrote it, invalid if the mounts differ;
-	// and those of Start.
+	// if another build, architecture or processor wrote it, or if spec is Restricted and
+	// the saved machine was not, invalid if the mounts differ; and those of Start.
 	Restore(ctx context.Context, spec Spec, dir string) (Instance, error)
 	// StartFrom is Start with the root that Instance.SaveDisk saved in dir. For dir,
 	// RootFS, damage and errors it is like Restore; Mounts may differ.
@@ -73,6 +73,11 @@ type Spec struct {
 	MemoryMB int64
 	DiskMB   int64
 	Network  sandbox.Network
+	// Restricted takes raw sockets, packet sockets and nftables from root in the guest.
+	// A machine that continues from memory always has the privileges that it was saved
+	// with: it must not be Restricted if it was saved without, and is Restricted anyway if
+	// it was saved Restricted.
+	Restricted bool
 	// Init is the argv of the guest's PID 1; its path is in the guest (normally in one of
 	// Mounts). fake has its own init and ignores this.
 	Init []string

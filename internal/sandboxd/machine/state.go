@@ -70,9 +70,12 @@ type State struct {
 	// Mounts is SaveParams.Mounts: the path of the drive, if a drive was saved.
 	Mounts []string `json:"mounts,omitempty"`
 	// Drives are the machine's drives, in a MemoryState.
-	Drives  []StateDrive `json:"drives,omitempty"`
-	Files   []StateFile  `json:"files"`
-	SavedAt time.Time    `json:"saved_at"`
+	Drives []StateDrive `json:"drives,omitempty"`
+	// Full says, in a MemoryState, that the machine was not Spec.Restricted. Earlier
+	// versions of cay started all machines restricted.
+	Full    bool        `json:"full,omitempty"`
+	Files   []StateFile `json:"files"`
+	SavedAt time.Time   `json:"saved_at"`
 	// Paused is how long the machine was paused for the save. In a DiskState it is the
 	// duration of the save, during which only writes to the disk had to wait.
 	Paused sandbox.Duration `json:"paused_ms"`

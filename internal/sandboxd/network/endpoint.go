@@ -69,7 +69,7 @@ func (e *endpoint) read() {
 			view = buffer.NewViewSize(MTU)
 		}
 		n, err := e.receive(view.AsSlice())
-		if err != nil || n == 0 {
+		if err != nil {
 			view.Release()
 			return
 		}
@@ -87,7 +87,8 @@ func (e *endpoint) read() {
 	}
 }
 
-// receive waits for the next packet and returns its length; 0 at the end.
+// receive waits for the next packet and returns its length, which is 0 for an empty packet:
+// the end of a datagram socket is an error.
 func (e *endpoint) receive(buf []byte) (n int, err error) {
 	werr := e.conn.Read(func(fd uintptr) bool {
 		for {

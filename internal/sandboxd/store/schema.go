@@ -207,4 +207,5 @@ var migrations = []db.Migration{{Name: "sandboxes", SQL: `
 	UPDATE sandbox_sessions SET team_id = (SELECT s.team_id FROM sandboxes s WHERE s.id = sandbox_id);
 	CREATE INDEX sandbox_sessions_by_team ON sandbox_sessions (team_id, created_at, id);`}, commandsMigration, {Name: "automatic snapshots go with their sandbox", SQL: `
 	ALTER TABLE sandboxes ADD COLUMN keep_snapshots INTEGER NOT NULL DEFAULT 0; -- 1: not with one that is deleting`},
-	indexMigration, countsMigration, flowsMigration, programsMigration}
+	indexMigration, countsMigration, flowsMigration, programsMigration, {Name: "privileges", SQL: `
+	ALTER TABLE sandboxes ADD COLUMN privileges TEXT NOT NULL DEFAULT '';    -- restricted; '': those that the daemon allows`}}

@@ -62,7 +62,7 @@ const columns = `id, team_id, project_id, name, status, reason, message, deletin
 	timeout, idle_timeout, created_at, updated_at, started_at, expires_at, stopped_at, started_mono, boot, guest_token,
 	cpu, wall, memory_peak, ingress_bytes, egress_bytes, sealed_network, ports,
 	persistent, session_id, session_timeout, next, snapshot_id, hibernation_id, frozen, snapshot_expiration, retention, mounts,
-	total_cpu, total_wall, total_memory_peak, total_ingress_bytes, total_egress_bytes, annotations, status_at`
+	total_cpu, total_wall, total_memory_peak, total_ingress_bytes, total_egress_bytes, annotations, status_at, privileges`
 
 func (s *Store) scan(from db.Scanner) (*Row, error) {
 	var (
@@ -83,7 +83,7 @@ func (s *Store) scan(from db.Scanner) (*Row, error) {
 		&timeout, &idle, &created, &updated, &started, &expires, &stopped, &r.StartedMono, &r.Boot, &r.GuestToken,
 		&cpu, &wallFor, &r.Usage.MemoryPeak, &r.Usage.IngressBytes, &r.Usage.EgressBytes, &r.Sealed, &ports,
 		&r.Persistent, &r.SessionID, &sessionTimeout, &next, &r.SnapshotID, &r.Hibernation, &r.Frozen, &expiration, &retention, &mounts,
-		&totalCPU, &totalWall, &r.before.MemoryPeak, &r.before.IngressBytes, &r.before.EgressBytes, &annotations, &statusAt)
+		&totalCPU, &totalWall, &r.before.MemoryPeak, &r.before.IngressBytes, &r.before.EgressBytes, &annotations, &statusAt, &r.Privileges)
 	if err != nil {
 		return nil, err
 	}

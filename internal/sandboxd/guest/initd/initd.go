@@ -123,6 +123,11 @@ func writeFiles(server *agent.Server, cfg guest.Config) *sync.WaitGroup {
 		server.Boot(who)
 		server.Own(cfg.Owned)
 	})
+	written.Go(func() {
+		if err := layersOnDisk(); err != nil {
+			server.Report(err)
+		}
+	})
 	if cfg.Certificates != "" {
 		written.Go(func() { server.Trust(guest.TrustRequest{Certificates: cfg.Certificates}) })
 	}
@@ -174,6 +179,32 @@ func tmpOnDisk() error {
 	}
 	if err != nil {
 		return fmt.Errorf("have /tmp on disk: %w", err)
+	}
+	return nil
+}
+
+// layerDirs are the directories in which Docker and containerd keep the layers of images and
+// containers.
+var layerDirs = []string{"/var/lib/docker", "/var/lib/containerd"}
+
+// layersOnDisk mounts, at each of layerDirs, the part of the disk that holds the directory:
+// the writable layer of the root, without the image below it. There overlays can have their
+// upper layers, which they cannot have on the root, as it is an overlay itself. The files
+// count as files of the disk and are saved with it.
+func layersOnDisk() error {
+	for _, dir := range layerDirs {
+		err := unix.Mkdir(dir, 0o711)
+		if err == unix.ENOENT || err == unix.EROFS {
+			continue // an image without /var/lib, or a user's read-only drive
+		}
+		if err == nil || err == unix.EEXIST {
+			err = unix.Mount("disk", dir, "overlay", 0, "cay_upper="+dir)
+		}
+		// EINVAL: a user's drive is there, or gVisor lacks our edits. ENOTEMPTY: the image
+		// has files there, which would be hidden. ENOTDIR: dir is a file.
+		if err != nil && err != unix.EINVAL && err != unix.ENOTEMPTY && err != unix.ENOTDIR {
+			return fmt.Errorf("have %s on disk: %w", dir, err)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,9 @@
 package main
 
-const fuseDir = "pkg/sentry/fsimpl/fuse/"
+const (
+	fuseDir    = "pkg/sentry/fsimpl/fuse/"
+	overlayDir = "pkg/sentry/fsimpl/overlay/"
+)
 
 // changes are all that cay changes in gVisor.
 var changes = []change{
@@ -94,6 +97,42 @@ var changes = []change{
 			{file: fuseDir + "fuse_state_autogen.go", name: "FilesystemType.StateFields", sum: "4b24fd1faf4f", renamed: "noFields"},
 			{file: fuseDir + "fuse_state_autogen.go", name: "FilesystemType.StateSave", sum: "cdb58aeb44a4", renamed: "saveNothing"},
 			{file: fuseDir + "fuse_state_autogen.go", name: "FilesystemType.StateLoad", sum: "d72b4fdac912", renamed: "loadNothing"},
+		},
+	},
+	{
+		name: "docker-layers",
+		reason: "the root of a sandbox is an overlay, which can be the upper layer of no other overlay: dockerd falls back to copying " +
+			"all files of an image for each container",
+		issue: "none known",
+		test:  "TestDocker/layers",
+		edits: []declaration{{file: overlayDir + "overlay.go", name: "FilesystemType.GetFilesystem", sum: "a5196ade360d", renamed: "newFilesystem"}},
+	},
+	{
+		name:   "docker-nat",
+		reason: "a packet to which rules of iptables-legacy and of nftables both apply NAT made the sentry panic",
+		issue:  "none known",
+		test:   "TestDocker/nat",
+		edits:  []declaration{{file: "pkg/tcpip/stack/nat.go", name: "handlePacket", sum: "5c843ddd20f2", renamed: "performNAT"}},
+	},
+	{
+		name: "docker-restored",
+		reason: "a machine whose processes have a network namespace of their own could not be restored from memory: its nftables waited " +
+			"for the clock, which starts after the restore",
+		issue: "none known",
+		test:  "TestDocker/restored",
+		edits: []declaration{{file: "pkg/tcpip/nftables/nftables.go", name: "NewNFTables", sum: "9061c897b7a4", renamed: "newNFTables"}},
+	},
+	{
+		name: "docker-namespaces",
+		reason: "a save of memory left the sockets of network namespaces other than the first frozen, and a machine with such sockets could " +
+			"not be restored; with a bridge, the memory could not even be saved: the bridge's table lacked the methods for that",
+		issue: "none known",
+		test:  "TestDocker/namespaces",
+		edits: []declaration{
+			{file: "pkg/tcpip/stack/stack.go", name: "Stack.RegisterRestoredEndpoint", sum: "7e2fbf884b4e", renamed: "registerRestored"},
+			{file: "pkg/tcpip/stack/stack.go", name: "Stack.RegisterResumableEndpoint", sum: "b6acdb7a7875", renamed: "registerResumable"},
+			{file: "pkg/tcpip/stack/stack.go", name: "Stack.Resume", sum: "d469c01814a1", renamed: "resumeRoot"},
+			{file: "pkg/tcpip/stack/stack.go", name: "Stack.Restore", sum: "bd673046a6d4", renamed: "restoreRoot"},
 		},
 	},
 }
