@@ -98,6 +98,9 @@ type Sandbox struct {
 	SnapshotExpiration Duration   `json:"snapshot_expiration_ms"`
 	Retention          *Retention `json:"retention,omitempty"` // nil: the default, see Retention
 
+	// SaveEvery is how often the sandbox is saved while it runs. 0: only when it stops.
+	SaveEvery Duration `json:"save_every_ms,omitempty"`
+
 	Timeout     Duration   `json:"timeout_ms"`                // total allowed run time of the session, grows with Extend
 	IdleTimeout Duration   `json:"idle_timeout_ms,omitempty"` // 0: never stopped for being idle
 	CreatedAt   time.Time  `json:"created_at"`
@@ -216,6 +219,10 @@ type CreateParams struct {
 	// Retention limits the number and the age of the sandbox's snapshots. Nil means the
 	// default, see Retention.
 	Retention *Retention `json:"retention,omitempty"`
+	// SaveEvery saves the files of a persistent sandbox while it runs, at most this often
+	// and only if they have changed: at least 10 s. Each of these snapshots replaces the
+	// one before. 0 means never.
+	SaveEvery Duration `json:"save_every_ms,omitempty"`
 	// ProjectID is the project of the sandbox. Empty means the token's project, or the
 	// team's default project.
 	ProjectID string `json:"project_id,omitempty"`
@@ -248,6 +255,8 @@ type UpdateParams struct {
 	SnapshotExpiration *Duration `json:"snapshot_expiration_ms,omitempty"`
 	// Retention replaces the current retention; its zero value is the default.
 	Retention *Retention `json:"retention,omitempty"`
+	// SaveEvery applies at once. 0 means never.
+	SaveEvery *Duration `json:"save_every_ms,omitempty"`
 }
 
 // DeleteParams are the options for deleting a sandbox.

@@ -77,7 +77,7 @@ func (p CreateParams) Validate() error {
 	case len(p.IdempotencyKey) > 255 || strings.ContainsFunc(p.IdempotencyKey, notVisibleASCII):
 		return invalid("idempotency key %.300q is not at most 255 visible ASCII characters", p.IdempotencyKey)
 	}
-	if err := checkIdle(p.IdleTimeout); err != nil {
+	if err := cmp.Or(checkIdle(p.IdleTimeout), checkSaveEvery(p.SaveEvery)); err != nil {
 		return err
 	}
 	if err := checkEnv(p.Env); err != nil {
@@ -130,6 +130,11 @@ func (p UpdateParams) Validate() error {
 	}
 	if p.Runtime != nil && !slices.Contains(Runtimes, *p.Runtime) {
 		return invalid("runtime %q is not one of %s", *p.Runtime, strings.Join(Runtimes, ", "))
+	}
+	if p.SaveEvery != nil {
+		if err := checkSaveEvery(*p.SaveEvery); err != nil {
+			return err
+		}
 	}
 	if err := cmp.Or(
 		checkPorts(p.Ports), checkIdlePtr(p.IdleTimeout), checkEnv(p.Env), checkMachine(p.VCPUs, p.MemoryMB, p.Timeout),
@@ -422,6 +427,13 @@ func CheckMode(mode uint32) error {
 func checkIdle(d Duration) error {
 	if d != 0 && d < Duration(time.Second) {
 		return invalid("idle_timeout %v is less than 1s", d)
+	}
+	return nil
+}
+
+func checkSaveEvery(d Duration) error {
+	if d != 0 && d < Duration(10*time.Second) {
+		return invalid("save_every %v is less than 10s", d)
 	}
 	return nil
 }

@@ -85,6 +85,7 @@ type sandboxCreateOptions struct {
 	workDir, user string
 	ports         []string
 	keep          keepFlags
+	saveEvery     time.Duration
 	source        sourceFlags
 	quiet         bool
 }
@@ -121,6 +122,7 @@ what is in it goes when it stops.`,
 	fl.StringVarP(&o.workDir, "workdir", "w", "", "directory its commands run in (default the image's)")
 	fl.StringVarP(&o.user, "user", "u", "", "user its commands run as (default the image's)")
 	o.keep.register(c)
+	registerSaveEvery(c, &o.saveEvery)
 	o.source.register(c)
 	fl.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	return a.verb(c, func(ctx context.Context, args []string) error {
@@ -154,7 +156,7 @@ func (o *sandboxCreateOptions) run(ctx context.Context, a *app) error {
 		}
 		p.Ports = append(p.Ports, port)
 	}
-	p.SnapshotExpiration = o.keep.expiration.value()
+	p.SnapshotExpiration, p.SaveEvery = o.keep.expiration.value(), sandbox.Duration(o.saveEvery)
 	if p.Persistent, err = o.keep.persistence(); err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -335,7 +337,7 @@ func describe(w io.Writer, s *sandbox.Sandbox, drives string) {
 		"ports", portsText(s.Ports), "drives", drives, "tags", tagsText(s.Tags),
 		"env", strings.Join(slices.Sorted(maps.Keys(s.Env)), " "), // values may be secrets
 		"persistent", yesNo(s.Persistent), "session", s.SessionID, "snapshot", s.SnapshotID,
-		"snapshots kept", keptText(s),
+		"snapshots kept", keptText(s), "saved every", durationText(s.SaveEvery),
 		"timeout", durationText(s.Timeout), "idle timeout", durationText(s.IdleTimeout),
 		"created", agoText(s.CreatedAt), "ends", agoPtr(s.ExpiresAt), "ended", agoPtr(s.StoppedAt),
 		"cpu used", durationText(s.Usage.ActiveCPU), "ran for", durationText(s.Usage.WallTime),

@@ -24,6 +24,7 @@ type sandboxUpdateOptions struct {
 	snapshot      string
 	runtime       string
 	keep          keepFlags
+	saveEvery     time.Duration
 }
 
 const updateHelp = `Change what a sandbox is in its next session, and what is kept of it, and print its
@@ -59,6 +60,7 @@ func newSandboxUpdate(a *app) *cobra.Command {
 	fl.StringVar(&o.runtime, "runtime", "", "runtime instead of the one it has: node22, node24, node26 or python3.13; its files stay")
 	fl.StringVar(&o.snapshot, "snapshot", "", "start from that snapshot, by id or name; from its image if empty")
 	o.keep.register(c)
+	registerSaveEvery(c, &o.saveEvery)
 	fl.Lookup("keep").Usage += "; default for no rule of its own"
 	return a.verb(c, func(ctx context.Context, args []string) error {
 		if fl.NFlag() == 0 {
@@ -120,6 +122,10 @@ func (o *sandboxUpdateOptions) params(changed func(flag string) bool) (p sandbox
 		p.SnapshotID = &o.snapshot
 	}
 	p.SnapshotExpiration = o.keep.expiration.value()
+	if changed("save-every") {
+		every := sandbox.Duration(o.saveEvery)
+		p.SaveEvery = &every
+	}
 	if p.Persistent, err = o.keep.persistence(); err != nil {
 		return p, err
 	}

@@ -30,6 +30,11 @@ func (f *keepFlags) register(c *cobra.Command) {
 	fl.BoolVar(&f.keepEvicted, "keep-evicted", false, "with --keep, leave those beyond N to their expiration instead of deleting them")
 }
 
+// registerSaveEvery adds the flag for saves of a sandbox that runs.
+func registerSaveEvery(c *cobra.Command, every *time.Duration) {
+	c.Flags().DurationVar(every, "save-every", 0, "if it is persistent, save its files while it runs, at most this often and if they have changed: 10s or more (default: only when it stops)")
+}
+
 // persistence returns the requested persistence; nil if no flag sets it.
 func (f *keepFlags) persistence() (*bool, error) {
 	switch {

@@ -39,7 +39,7 @@ func flagError(cmd *cobra.Command, err error) error {
 // fieldFlags are the flags that give fields of the API, by the field's name in messages.
 var fieldFlags = []struct{ field, flag, unit string }{
 	{"memory_mb", "memory", " (in MiB)"}, {"disk_mb", "disk", " (in MiB)"}, {"max_mb", "size", " (in MiB)"},
-	{"vcpus", "vcpus", ""}, {"idle_timeout", "idle-timeout", ""}, {"timeout_signal", "timeout-signal", ""}, {"timeout", "timeout", ""},
+	{"vcpus", "vcpus", ""}, {"idle_timeout", "idle-timeout", ""}, {"save_every", "save-every", ""}, {"timeout_signal", "timeout-signal", ""}, {"timeout", "timeout", ""},
 	{"files_only", "files", ""}, {"snapshot_expiration", "snapshot-expiration", ""}, {"expiration", "expiration", ""}, {"expires_at", "expires", ""},
 	{"project_id", "project", ""}, {"retention.keep", "keep", ""}, {"retention.max_age", "keep", ""}, {"retention.expiration", "keep", ""},
 	{"network.mode", "network", ""}, {"network.allow_cidrs", "allow", ""}, {"network.deny_cidrs", "deny", ""}, {"network.allow", "allow", ""},

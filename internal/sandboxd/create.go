@@ -153,6 +153,10 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 	if p.Name == "" {
 		p.Name = ident.NewName()
 	}
+	if p.SaveEvery != 0 && !persistent {
+		return store.Request{}, cay.Errorf(cay.Invalid, "save_every %v is for persistent sandboxes, and this one would not be", p.SaveEvery).
+			WithHint("set persistent, or give the sandbox a name")
+	}
 	imageDefaults(&p)
 	expiration := sandbox.Duration(e.cfg.Limits.SnapshotExpiration)
 	if p.SnapshotExpiration != nil {
@@ -164,7 +168,7 @@ func (e *Engine) request(ctx context.Context, sc store.Scope, p sandbox.CreatePa
 			ID: ident.NewSandbox(), Name: p.Name, TeamID: sc.Team, ProjectID: project, Status: sandbox.Pending,
 			Image: p.Image, Runtime: p.Runtime, VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, DiskMB: p.DiskMB,
 			Env: p.Env, Tags: p.Tags, Annotations: p.Annotations, User: p.User, WorkDir: p.WorkDir, Ports: ports, Mounts: p.Mounts,
-			Privileges: p.Privileges, Persistent: persistent, SessionID: ident.NewSession(), SnapshotExpiration: expiration, Retention: p.Retention,
+			Privileges: p.Privileges, Persistent: persistent, SessionID: ident.NewSession(), SnapshotExpiration: expiration, Retention: p.Retention, SaveEvery: p.SaveEvery,
 			Timeout: sandbox.Duration(time.Duration(p.Timeout).Truncate(time.Millisecond)), IdleTimeout: p.IdleTimeout,
 			CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
@@ -632,6 +636,8 @@ func (e *Engine) run(m *session, r *store.Row) {
 	}
 	m.status = r.Status
 	e.armDeadlineLocked(m)
+	m.autosave.every = time.Duration(r.SaveEvery)
+	e.armSaveLocked(m, 0)
 	m.armIdleLocked(0)
 	e.background(func() { e.watch(m) })
 }

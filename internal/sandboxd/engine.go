@@ -25,16 +25,17 @@ import (
 // Engine keeps sandboxes in a database and runs them on a Runtime. For states and
 // authority see the package comment.
 type Engine struct {
-	cfg     Config
-	log     *slog.Logger
-	clock   clock.Clock
-	store   *store.Store
-	boots   *limit.Limit
-	pools   *pools
-	calls   *limit.Limit  // guest calls under way, by team
-	reading chan struct{} // places for concurrent readers of kept commands
-	conns   *limit.Limit  // connections to ports in guests, by team
-	flows   *flowlog.Log
+	cfg        Config
+	log        *slog.Logger
+	clock      clock.Clock
+	store      *store.Store
+	boots      *limit.Limit
+	pools      *pools
+	calls      *limit.Limit  // guest calls under way, by team
+	reading    chan struct{} // places for concurrent readers of kept commands
+	autosaving chan struct{} // place for one save of a running sandbox by its SaveEvery
+	conns      *limit.Limit  // connections to ports in guests, by team
+	flows      *flowlog.Log
 
 	watchers *feed.Hub // the store tells it of changes
 
@@ -85,11 +86,11 @@ func NewEngine(ctx context.Context, cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		cfg: cfg, log: cfg.Logger.With("component", "sandboxd"), clock: cfg.Clock, store: s, watchers: watchers,
-		boots:     limit.New(limit.Bounds{All: cfg.Limits.Boots, Waiting: cfg.Limits.BootQueue}),
-		calls:     limit.New(limit.Bounds{All: cfg.Limits.Calls, Each: max(1, cfg.Limits.Calls/2)}),
-		conns:     limit.New(limit.Bounds{All: cfg.Limits.Conns, Each: max(1, cfg.Limits.Conns/2)}),
-		janitor:   janitor{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
-		reading:   make(chan struct{}, maxReading),
+		boots:   limit.New(limit.Bounds{All: cfg.Limits.Boots, Waiting: cfg.Limits.BootQueue}),
+		calls:   limit.New(limit.Bounds{All: cfg.Limits.Calls, Each: max(1, cfg.Limits.Calls/2)}),
+		conns:   limit.New(limit.Bounds{All: cfg.Limits.Conns, Each: max(1, cfg.Limits.Conns/2)}),
+		janitor: janitor{wake: make(chan struct{}, 1), clock: clock.NewSteady(cfg.Clock)},
+		reading: make(chan struct{}, maxReading), autosaving: make(chan struct{}, 1),
 		bySandbox: make(map[string]*session), byID: make(map[string]*session), leftover: make(map[string]*store.Row),
 	}
 	if cfg.Programs != nil {

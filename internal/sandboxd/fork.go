@@ -346,7 +346,8 @@ func (e *Engine) planCopies(ctx context.Context, r *store.Row, p sandbox.ForkPar
 			Image: r.Image, Digest: r.Digest, Runtime: r.Runtime, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, DiskMB: r.DiskMB,
 			Env: r.Env, Tags: r.Tags, Annotations: r.Annotations, User: r.User, WorkDir: r.WorkDir, Ports: r.Ports, Mounts: r.Mounts,
 			Persistent: r.Persistent, SnapshotID: r.SnapshotID, SnapshotExpiration: r.SnapshotExpiration, Retention: r.Retention,
-			Timeout: r.SessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
+			SaveEvery: r.SaveEvery,
+			Timeout:   r.SessionTimeout, IdleTimeout: r.IdleTimeout, CreatedAt: now, UpdatedAt: now, StatusAt: now,
 		},
 		// The copies start with the source's token, until each has its own.
 		Run: store.Run{RuntimeDigest: r.RuntimeDigest, ImageEnv: r.ImageEnv, GuestToken: r.GuestToken},

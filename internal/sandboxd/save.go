@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/sandboxd/clock"
 	"github.com/cayhq/cay/internal/sandboxd/ident"
 	"github.com/cayhq/cay/internal/sandboxd/machine"
 	"github.com/cayhq/cay/internal/sandboxd/snapshot"
@@ -36,6 +37,7 @@ type saveRequest struct {
 	noNetwork  bool              // leave out the sandbox's network policy
 	expiration *sandbox.Duration // nil: the expiration set for the sandbox
 	automatic  bool
+	periodic   bool // by the sandbox's SaveEvery
 	hibernate  bool // the machine stays paused
 	// unless is an earlier snapshot. If its files equal the machine's, saveMachine
 	// returns it and makes no new snapshot.
@@ -290,7 +292,7 @@ func (e *Engine) describe(r *store.Row, q saveRequest) *store.SnapshotRow {
 			Image: r.Image, Digest: r.Digest, Runtime: r.Runtime, User: r.User, WorkDir: r.WorkDir,
 			DiskMB: r.DiskMB, VCPUs: r.VCPUs, MemoryMB: r.MemoryMB, Annotations: r.Annotations, CreatedAt: now, UpdatedAt: now,
 		},
-		Hibernated: q.hibernate, Replace: q.replace, RuntimeDigest: r.RuntimeDigest, ImageEnv: mergeEnv(r.ImageEnv, q.env),
+		Hibernated: q.hibernate, Periodic: q.periodic, Replace: q.replace, RuntimeDigest: r.RuntimeDigest, ImageEnv: mergeEnv(r.ImageEnv, q.env),
 	}
 	if !q.noNetwork {
 		s.Extra.Network = withoutSecrets(r.Network)
@@ -512,4 +514,74 @@ func quiesceGuest(ctx context.Context, m *session) error {
 	defer cancel()
 	_, err := m.guest.Quiesce(ctx, stopGrace)
 	return err
+}
+
+// autosave is the state of saving a persistent sandbox while it runs. session.mu guards it.
+type autosave struct {
+	every time.Duration // 0: never
+	timer clock.Timer   // nil: not set
+}
+
+// saveShare is which part of the time a sandbox may stand still for these saves: a tenth.
+const saveShare = 10
+
+// armSaveLocked sets the timer of the next save of a sandbox that is saved while it runs,
+// to fire no earlier than atLeast from now.
+func (e *Engine) armSaveLocked(m *session, atLeast time.Duration) {
+	clock.Stop(&m.autosave.timer)
+	if m.autosave.every == 0 || !m.keep || m.detached || e.cfg.Snapshots == nil {
+		return
+	}
+	m.autosave.timer = e.clock.At(e.clock.Mono()+max(m.autosave.every, atLeast), func() { e.background(func() { e.autosave(m) }) })
+}
+
+// autosave saves a running sandbox, if its files have changed, and sets the timer again. One
+// sandbox is saved at a time.
+func (e *Engine) autosave(m *session) {
+	select {
+	case e.autosaving <- struct{}{}:
+		defer func() { <-e.autosaving }()
+	case <-m.ctx.Done():
+		return
+	}
+	if m.lock(e.ctx) != nil {
+		return // the session is ending
+	}
+	began := e.clock.Mono()
+	if err := e.autosaveLocked(e.ctx, m); err != nil && m.ctx.Err() == nil && e.ctx.Err() == nil {
+		e.log.Warn("running sandbox was not saved", "sandbox", m.sandboxID, "error", err)
+	}
+	m.unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.armSaveLocked(m, saveShare*(e.clock.Mono()-began))
+}
+
+// autosaveLocked saves a sandbox if it runs. The caller holds m.op.
+func (e *Engine) autosaveLocked(ctx context.Context, m *session) error {
+	r, err := e.store.Get(ctx, m.sandboxID)
+	if err != nil || r.Status != sandbox.Running || r.SessionID != m.id || !r.Persistent || r.SaveEvery == 0 {
+		return err
+	}
+	q := saveRequest{kind: sandbox.FilesystemSnapshot, automatic: true, periodic: true}
+	if err := e.checkSave(ctx, r, q); err != nil {
+		return err
+	}
+	compared := *r
+	compared.Retention = nil // EachStop is about stops
+	if q.unless, err = e.mayStay(ctx, &compared); err != nil {
+		return err
+	}
+	ctx, done := m.bound(ctx)
+	defer done()
+	m.saving.Lock()
+	defer m.saving.Unlock()
+	var snap *store.SnapshotRow
+	if snap, err = e.saveMachine(ctx, r, m, q); err != nil {
+		return e.machineError(m, err)
+	}
+	if snap == q.unless {
+		return nil
+	}
+	return e.record(ctx, snap)
 }

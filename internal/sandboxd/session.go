@@ -110,6 +110,7 @@ type session struct {
 	timeout     time.Duration  // counted from started
 	deadline    clock.Timer    // nil when not running
 	prober      clock.Timer    // nil unless calls are watched
+	autosave    autosave
 }
 
 func (e *Engine) newSession(r *store.Row) *session {
@@ -167,6 +168,7 @@ func (m *session) detach(cause error) bool {
 	}
 	m.status = sandbox.Stopping
 	clock.Stop(&m.deadline)
+	clock.Stop(&m.autosave.timer)
 	m.idle.Stop()
 	clock.Stop(&m.prober)
 	return first

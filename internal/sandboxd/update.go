@@ -34,7 +34,7 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 			return nil, err
 		}
 	}
-	if p.Network == nil && p.IdleTimeout == nil && p.Persistent == nil {
+	if p.Network == nil && p.IdleTimeout == nil && p.Persistent == nil && p.SaveEvery == nil {
 		return e.updateRow(ctx, r, c)
 	}
 	r, m, err := e.lookupLocked(ctx, r.Ref())
@@ -53,7 +53,7 @@ func (e *Engine) Update(ctx context.Context, ref string, p sandbox.UpdateParams)
 func (e *Engine) changeOf(p sandbox.UpdateParams) (c store.Change, err error) {
 	c = store.Change{
 		Tags: p.Tags, Annotations: p.Annotations, Idle: p.IdleTimeout, Persistent: p.Persistent, Timeout: p.Timeout, Snapshot: p.SnapshotID,
-		Expiration: p.SnapshotExpiration, Retention: p.Retention,
+		Expiration: p.SnapshotExpiration, Retention: p.Retention, SaveEvery: p.SaveEvery,
 		Next: store.NextSession{VCPUs: p.VCPUs, MemoryMB: p.MemoryMB, Env: p.Env, Mounts: p.Mounts, Runtime: p.Runtime},
 	}
 	if p.Ports != nil {
@@ -188,6 +188,12 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 	if p.Persistent != nil {
 		m.keep = *p.Persistent
 	}
+	if p.SaveEvery != nil {
+		m.autosave.every = time.Duration(*p.SaveEvery)
+	}
+	if p.Persistent != nil || p.SaveEvery != nil {
+		e.armSaveLocked(m, 0)
+	}
 	if p.IdleTimeout != nil {
 		m.idle.Set(time.Duration(*p.IdleTimeout))
 		m.idle.Touch()
@@ -199,7 +205,7 @@ func (e *Engine) updateLive(ctx context.Context, r *store.Row, m *session, c sto
 
 // undo restores the values from before a change.
 func (e *Engine) undo(ctx context.Context, before *store.Row, c store.Change) error {
-	back := store.Change{Network: &store.Policy{Shown: before.Network, Sealed: before.Sealed}, Idle: &before.IdleTimeout}
+	back := store.Change{Network: &store.Policy{Shown: before.Network, Sealed: before.Sealed}, Idle: &before.IdleTimeout, SaveEvery: &before.SaveEvery}
 	if c.Tags != nil {
 		back.Tags = map[string]string{}
 		maps.Copy(back.Tags, before.Tags)

@@ -80,6 +80,24 @@ func TestSaveDisk_Base(t *testing.T) {
 		if got := sh("cksum /many/* /tmp/*"); got != sums {
 			t.Errorf("the machine of save %d has\n%s\nwant\n%s", i, got, sums)
 		}
+		same := func(dir string) bool {
+			t.Helper()
+			again, _ := f.saveOver(t, dir)
+			same, err := f.runtime.SameDisk(t.Context(), dir, again)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return same
+		}
+		began, _ := f.saveOver(t, dir) // a start changes files of its own
+		if !same(began) {
+			t.Errorf("the machine of save %d has other files, and has changed none", i)
+		}
+		sh("cp -p /many/64 /tmp/was; printf x | dd of=/many/64 bs=1 seek=500000 conv=notrunc; touch -r /tmp/was /many/64; rm /tmp/was; touch -d @1 /tmp")
+		if same(began) {
+			t.Errorf("the machine of save %d has the same files, and has changed one", i)
+		}
+		sums = ""
 	}
 }
 

@@ -268,3 +268,45 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Two saves have exactly the blocks in common that the second one took over.
+func TestCommon(t *testing.T) {
+	t.Parallel()
+	m, first, second := memory{}, t.TempDir(), t.TempDir()
+	for page := range uint64(100) {
+		m[page] = bytes.Repeat([]byte{1 + byte(page)}, pageSize)
+	}
+	m.save(t, "", first)
+	m[40] = bytes.Repeat([]byte("x"), pageSize)
+	delete(m, 90)
+	m.save(t, first, second)
+	a, b := checktest.Must(pages.Open(first))(t), checktest.Must(pages.Open(second))(t)
+	defer a.Close()
+	defer b.Close()
+	common := checktest.Must(pages.CommonOf(a, b))(t)
+	for page := range int64(100) {
+		part, at, ok := common.Where(a, page*pageSize, pageSize)
+		changed := page/16 == 40/16 || page/16 == 90/16
+		if ok == changed {
+			t.Errorf("page %d is in common: %v", page, ok)
+		}
+		off := page * pageSize
+		if page > 90 {
+			off -= pageSize
+		}
+		if part2, at2, ok2 := common.Where(b, off, pageSize); page != 90 && (part2 != part || at2 != at || ok2 != ok) {
+			t.Errorf("page %d is at %s %d and at %s %d, %v", page, part, at, part2, at2, ok2)
+		}
+	}
+	for _, off := range []int64{-1, a.Size()} {
+		if _, _, ok := common.Where(a, off, 1); ok {
+			t.Errorf("%d is in common", off)
+		}
+	}
+	if _, _, ok := common.Where(a, pages.BlockSize-1, 2); ok {
+		t.Error("two blocks are one")
+	}
+	if _, _, ok := (*pages.Common)(nil).Where(a, 0, 1); ok {
+		t.Error("nothing has a block")
+	}
+}

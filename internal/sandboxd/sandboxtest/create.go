@@ -164,6 +164,8 @@ func testInvalid(t *testing.T, cfg Config) {
 		{"TimeoutLow", sandbox.CreateParams{Timeout: sandbox.Duration(time.Millisecond)}, "1ms"},
 		{"TimeoutNegative", sandbox.CreateParams{Timeout: seconds(-5)}, "-5s"},
 		{"TimeoutHigh", sandbox.CreateParams{Timeout: sandbox.Duration(u.env.MaxTimeout + time.Hour)}, ""},
+		{"SaveEveryLow", sandbox.CreateParams{Persistent: yes, SaveEvery: seconds(9)}, "9s"},
+		{"SaveEveryOfNone", sandbox.CreateParams{SaveEvery: seconds(60)}, "persistent"},
 		{"IdleLow", sandbox.CreateParams{IdleTimeout: sandbox.Duration(time.Millisecond)}, "1ms"},
 		{"EnvEmpty", sandbox.CreateParams{Env: map[string]string{"": "x"}}, "env"},
 		{"EnvEquals", sandbox.CreateParams{Env: map[string]string{"A=B": "x"}}, "A=B"},

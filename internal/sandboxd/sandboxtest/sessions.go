@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,6 +93,7 @@ func testSessions(t *testing.T, cfg Config) {
 		"Runtime":            testChangeRuntime,
 		"StatusAt":           testStatusAt,
 		"Unchanged":          testUnchanged,
+		"SaveEvery":          testSaveEvery,
 		"DeletedWith":        testDeletedWith,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, cfg) })
@@ -288,6 +290,73 @@ func testFailedGoesBack(t *testing.T, cfg Config) {
 	}
 	if all := u.sessions(s.ID); len(all) != 2 || all[1].Status != sandbox.Failed || all[1].Reason != sandbox.ReasonCrashed {
 		t.Errorf("sessions %+v", all)
+	}
+}
+
+// A running sandbox is saved if its files have changed, each save takes the place of the one
+// before, and a machine that ends by a fault loses no more than what came after the last.
+func testSaveEvery(t *testing.T, cfg Config) {
+	u := setupSaver(t, cfg)
+	if u.env.Kill == nil || u.env.Clock == nil {
+		t.Skip("machines cannot be killed, or time is real")
+	}
+	const every = 77 * time.Second // no other timer's
+	s := u.create(sandbox.CreateParams{Name: "kept", Timeout: minutes(60), SaveEvery: sandbox.Duration(every)})
+	if got := u.get(s.ID).SaveEvery; got != sandbox.Duration(every) {
+		t.Errorf("it is to be saved every %v", got)
+	}
+	pass := func() (saved string) {
+		t.Helper()
+		u.env.Clock.AwaitTimer(t, every)
+		u.env.Clock.Advance(every)
+		u.env.Clock.AwaitTimer(t, every) // it is set again after the save
+		return u.get(s.ID).SnapshotID
+	}
+	u.sh(s.ID, "echo one > kept")
+	first := pass()
+	if first == "" {
+		t.Fatal("nothing was saved")
+	}
+	if again := pass(); again != first {
+		t.Errorf("saved again as %s, and nothing had changed", again)
+	}
+	client := u.snapshot(s.ID, sandbox.SnapshotParams{}) // stays
+	u.sh(s.ID, "echo two > kept")
+	second := pass()
+	u.sh(s.ID, "echo three > kept")
+	third := pass()
+	for u.ctx.Err() == nil { // the snapshots before are deleted in the background
+		if got := u.snapshots(sandbox.SnapshotListParams{Sandbox: s.ID}); slices.Equal(got, []string{third, client.ID}) {
+			break
+		} else if !slices.Contains(got, third) || !slices.Contains(got, client.ID) || third == second {
+			t.Fatalf("there are the snapshots %q, want %s and %s", got, third, client.ID)
+		}
+	}
+	u.sh(s.ID, "echo four > kept")
+	ended := u.ending(s.ID)
+	u.env.Kill(t, s.SessionID, machine.Exit{Reason: sandbox.ReasonCrashed})
+	wantStatus(t, ended(), sandbox.Failed, sandbox.ReasonCrashed)
+	if got := u.sh(s.ID, "cat kept"); got != "three\n" {
+		t.Errorf("its file is %q, want what was saved last", got)
+	}
+	// The save of a stop is another one, and stays if nothing has changed since.
+	u.sh(s.ID, "echo five > kept")
+	fourth := pass()
+	stopped, err := u.Stop(u.ctx, s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stopped.SnapshotID != fourth {
+		t.Errorf("the stop left %s, and nothing had changed since %s", stopped.SnapshotID, fourth)
+	}
+	u.sh(s.ID, "echo six > kept")
+	if _, err := u.Update(u.ctx, s.ID, sandbox.UpdateParams{SaveEvery: new(sandbox.Duration)}); err != nil {
+		t.Fatal(err)
+	}
+	u.env.Clock.Advance(5 * every)
+	got := u.get(s.ID)
+	if got.SaveEvery != 0 || got.SnapshotID != fourth {
+		t.Errorf("saved every %v as %s after the saves were turned off", got.SaveEvery, got.SnapshotID)
 	}
 }
 

@@ -273,13 +273,13 @@ func (s *Store) insertRow(ctx context.Context, tx *db.Tx, r *Row) error {
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO sandboxes (id, team_id, project_id, name, status, image, runtime, vcpus, memory_mb, disk_mb,
 		env, tags, user, workdir, network, timeout, idle_timeout, created_at, updated_at, guest_token, sealed_network, ports,
-		persistent, session_id, session_timeout, snapshot_id, snapshot_expiration, retention, mounts, drives_mb, annotations, status_at, privileges)
-		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		persistent, session_id, session_timeout, snapshot_id, snapshot_expiration, retention, mounts, drives_mb, annotations, status_at, privileges, save_every)
+		VALUES (?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		r.ID, r.TeamID, r.ProjectID, r.Name, r.Image, r.Runtime, r.VCPUs, r.MemoryMB, r.DiskMB,
 		env, tags, r.User, r.WorkDir, network, ms(r.Timeout), ms(r.IdleTimeout), r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(),
 		s.seal(r.GuestToken, tokenOf(r.ID)), r.Sealed, ports,
 		r.Persistent, r.SessionID, ms(r.Timeout), r.SnapshotID, ms(r.SnapshotExpiration), retention, mounts, r.drivesMB,
-		annotations, r.CreatedAt.UnixMilli(), r.Privileges); err != nil {
+		annotations, r.CreatedAt.UnixMilli(), r.Privileges, ms(r.SaveEvery)); err != nil {
 		return err
 	}
 	if r.Source != nil {

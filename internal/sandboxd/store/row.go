@@ -177,6 +177,7 @@ type Change struct {
 	Annotations map[string]string
 	Network     *Policy
 	Idle        *sandbox.Duration
+	SaveEvery   *sandbox.Duration
 	// Ports without a label keep the label that the port has, or get a new one. A gone
 	// label that a port names is declared again.
 	Ports []sandbox.Port

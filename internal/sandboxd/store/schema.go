@@ -208,4 +208,7 @@ var migrations = []db.Migration{{Name: "sandboxes", SQL: `
 	CREATE INDEX sandbox_sessions_by_team ON sandbox_sessions (team_id, created_at, id);`}, commandsMigration, {Name: "automatic snapshots go with their sandbox", SQL: `
 	ALTER TABLE sandboxes ADD COLUMN keep_snapshots INTEGER NOT NULL DEFAULT 0; -- 1: not with one that is deleting`},
 	indexMigration, countsMigration, flowsMigration, programsMigration, {Name: "privileges", SQL: `
-	ALTER TABLE sandboxes ADD COLUMN privileges TEXT NOT NULL DEFAULT '';    -- restricted; '': those that the daemon allows`}}
+	ALTER TABLE sandboxes ADD COLUMN privileges TEXT NOT NULL DEFAULT '';    -- restricted; '': those that the daemon allows`},
+	{Name: "saves while a sandbox runs", SQL: `
+	ALTER TABLE sandboxes ADD COLUMN save_every INTEGER NOT NULL DEFAULT 0;          -- 0: never
+	ALTER TABLE sandbox_snapshots ADD COLUMN periodic INTEGER NOT NULL DEFAULT 0;    -- 1: made while the sandbox ran; the next one replaces it`}}

@@ -250,11 +250,22 @@ func (s *Store) Snapshotted(ctx context.Context, snap *SnapshotRow, now time.Tim
 // SnapshotStays records that no file has changed since a snapshot, so that the next
 // session starts from this snapshot again. It returns false and records nothing if the
 // snapshot was deleted meanwhile.
-func (s *Store) SnapshotStays(ctx context.Context, session, id string) (bool, error) {
-	return s.changed(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ? AND
-		EXISTS (SELECT 1 FROM sandbox_snapshots WHERE id = ? AND status = 'created') AND
-		EXISTS (SELECT 1 FROM sandboxes b WHERE b.id = sandbox_sessions.sandbox_id AND b.session_id = sandbox_sessions.id AND b.snapshot_id = ?)`,
-		id, session, id, id)
+func (s *Store) SnapshotStays(ctx context.Context, session, id string) (stays bool, err error) {
+	err = s.db.Write(ctx, func(tx *db.Tx) error {
+		res, err := tx.Exec(ctx, `UPDATE sandbox_sessions SET snapshot_id = ? WHERE id = ? AND
+			EXISTS (SELECT 1 FROM sandbox_snapshots WHERE id = ? AND status = 'created') AND
+			EXISTS (SELECT 1 FROM sandboxes b WHERE b.id = sandbox_sessions.sandbox_id AND b.session_id = sandbox_sessions.id AND b.snapshot_id = ?)`,
+			id, session, id, id)
+		if stays = res.Rows == 1; err != nil || !stays {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE sandbox_snapshots SET periodic = 0 WHERE id = ? AND periodic = 1`, id)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("update sandbox: %w", err)
+	}
+	return stays, nil
 }
 
 // ChangeSession gives the session of a pending sandbox another id. It returns false if
@@ -287,7 +298,7 @@ func (s *Store) EndSnapshot(ctx context.Context, r *Row) (*SnapshotRow, error) {
 		return nil, nil
 	case err != nil:
 		return nil, err
-	case snap.SessionID != r.SessionID || !snap.Automatic:
+	case snap.SessionID != r.SessionID || !snap.Automatic || snap.Periodic:
 		return nil, nil
 	}
 	return snap, nil

@@ -27,6 +27,7 @@ const (
 type SnapshotRow struct {
 	sandbox.Snapshot
 	Hibernated    bool // a sandbox is hibernated in the snapshot, which the API does not show
+	Periodic      bool // made while the sandbox ran, by its SaveEvery; the next snapshot takes its place
 	Replace       bool // not in the database: take the name from the snapshot that has it
 	Missing       bool // the files of the snapshot were not found
 	RuntimeDigest string
@@ -46,7 +47,7 @@ type SnapshotExtra struct {
 
 const snapshotColumns = `id, team_id, project_id, name, kind, status, automatic, parent_id, sandbox_id, sandbox_name, session_id,
 	image, digest, runtime, runtime_digest, image_env, user, workdir, disk_mb, vcpus, memory_mb, build, size_bytes,
-	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations, programs`
+	created_at, updated_at, last_used_at, expires_at, took, paused, guest_token, extra, stored, annotations, programs, periodic`
 
 func (s *Store) scanSnapshot(from db.Scanner) (*SnapshotRow, error) {
 	var (
@@ -62,7 +63,7 @@ func (s *Store) scanSnapshot(from db.Scanner) (*SnapshotRow, error) {
 	)
 	err := from.Scan(&r.ID, &r.TeamID, &r.ProjectID, &name, &r.Kind, &status, &r.Automatic, &r.ParentID, &r.SandboxID, &r.SandboxName, &r.SessionID,
 		&r.Image, &r.Digest, &r.Runtime, &r.RuntimeDigest, &imageEnv, &r.User, &r.WorkDir, &r.DiskMB, &r.VCPUs, &r.MemoryMB, &r.Build, &r.SizeBytes,
-		&created, &updated, &used, &expires, &took, &paused, &r.GuestToken, &extra, &stored, &annotations, &r.Programs)
+		&created, &updated, &used, &expires, &took, &paused, &r.GuestToken, &extra, &stored, &annotations, &r.Programs, &r.Periodic)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func (s *Store) insertSnapshot(ctx context.Context, tx *db.Tx, r *SnapshotRow) e
 		r.ParentID, r.SandboxID, r.SandboxName, r.SessionID,
 		r.Image, r.Digest, r.Runtime, r.RuntimeDigest, imageEnv, r.User, r.WorkDir, r.DiskMB, r.VCPUs, r.MemoryMB, r.Build, r.SizeBytes,
 		r.CreatedAt.UnixMilli(), r.UpdatedAt.UnixMilli(), unixMilli(r.LastUsedAt), unixMilli(r.ExpiresAt),
-		ms(r.Duration), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations, r.Programs)
+		ms(r.Duration), ms(r.Paused), s.seal(r.GuestToken, tokenOf(r.ID)), extra, true, annotations, r.Programs, r.Periodic)
 	if db.IsUnique(err, "sandbox_snapshots.project_id") {
 		return SnapshotExists(r.Name)
 	}
@@ -351,7 +352,7 @@ func (s *Store) Retain(ctx context.Context, sandboxID string, now, deletedAt tim
 // evictedSnapshots returns the unnamed snapshots of a sandbox that match the condition
 // and that r does not keep. Snapshots that a sandbox needs are kept.
 func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID, of string, r sandbox.Retention, now time.Time) ([]string, error) {
-	rows, err := tx.Query(ctx, `SELECT id, created_at, `+needed+` FROM sandbox_snapshots
+	rows, err := tx.Query(ctx, `SELECT id, created_at, periodic, `+needed+` FROM sandbox_snapshots
 		WHERE sandbox_id = ? AND status = 'created' AND name IS NULL`+of+` ORDER BY created_at DESC, id DESC`, sandboxID)
 	if err != nil {
 		return nil, err
@@ -360,12 +361,17 @@ func evictedSnapshots(ctx context.Context, tx *db.Tx, sandboxID, of string, r sa
 	var evicted []string
 	for rank := 1; rows.Next(); rank++ {
 		var (
-			id      string
-			created int64
-			inUse   bool
+			id              string
+			created         int64
+			periodic, inUse bool
 		)
-		if err := rows.Scan(&id, &created, &inUse); err != nil {
+		if err := rows.Scan(&id, &created, &periodic, &inUse); err != nil {
 			return nil, err
+		}
+		if periodic && rank > 1 && !inUse { // a later snapshot takes its place, whatever r keeps
+			evicted = append(evicted, id)
+			rank--
+			continue
 		}
 		tooMany := rank > r.Keep && !r.All && !r.KeepEvicted
 		tooOld := r.MaxAge > 0 && now.Sub(time.UnixMilli(created)) > time.Duration(r.MaxAge)

@@ -62,7 +62,7 @@ const columns = `id, team_id, project_id, name, status, reason, message, deletin
 	timeout, idle_timeout, created_at, updated_at, started_at, expires_at, stopped_at, started_mono, boot, guest_token,
 	cpu, wall, memory_peak, ingress_bytes, egress_bytes, sealed_network, ports,
 	persistent, session_id, session_timeout, next, snapshot_id, hibernation_id, frozen, snapshot_expiration, retention, mounts,
-	total_cpu, total_wall, total_memory_peak, total_ingress_bytes, total_egress_bytes, annotations, status_at, privileges`
+	total_cpu, total_wall, total_memory_peak, total_ingress_bytes, total_egress_bytes, annotations, status_at, privileges, save_every`
 
 func (s *Store) scan(from db.Scanner) (*Row, error) {
 	var (
@@ -73,6 +73,7 @@ func (s *Store) scan(from db.Scanner) (*Row, error) {
 		started, expires, stopped   sql.NullInt64
 		timeout, idle, cpu, wallFor int64
 		sessionTimeout, expiration  int64
+		saveEvery                   int64
 		next, retention, mounts     string
 		totalCPU, totalWall         int64
 		annotations                 string
@@ -83,7 +84,7 @@ func (s *Store) scan(from db.Scanner) (*Row, error) {
 		&timeout, &idle, &created, &updated, &started, &expires, &stopped, &r.StartedMono, &r.Boot, &r.GuestToken,
 		&cpu, &wallFor, &r.Usage.MemoryPeak, &r.Usage.IngressBytes, &r.Usage.EgressBytes, &r.Sealed, &ports,
 		&r.Persistent, &r.SessionID, &sessionTimeout, &next, &r.SnapshotID, &r.Hibernation, &r.Frozen, &expiration, &retention, &mounts,
-		&totalCPU, &totalWall, &r.before.MemoryPeak, &r.before.IngressBytes, &r.before.EgressBytes, &annotations, &statusAt, &r.Privileges)
+		&totalCPU, &totalWall, &r.before.MemoryPeak, &r.before.IngressBytes, &r.before.EgressBytes, &annotations, &statusAt, &r.Privileges, &saveEvery)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func (s *Store) scan(from db.Scanner) (*Row, error) {
 	s.SetURLs(r.Ports)
 	r.Timeout, r.IdleTimeout = millis(timeout), millis(idle)
 	r.Usage.ActiveCPU, r.Usage.WallTime = millis(cpu), millis(wallFor)
-	r.SessionTimeout, r.SnapshotExpiration = millis(sessionTimeout), millis(expiration)
+	r.SessionTimeout, r.SnapshotExpiration, r.SaveEvery = millis(sessionTimeout), millis(expiration), millis(saveEvery)
 	r.before.ActiveCPU, r.before.WallTime = millis(totalCPU), millis(totalWall)
 	r.SetTotal()
 	r.showNext()
@@ -464,10 +465,13 @@ func (s *Store) Update(ctx context.Context, id string, c Change, now time.Time) 
 		if c.Persistent != nil {
 			set, args = set+`, persistent = ?`, append(args, *c.Persistent)
 		}
+		if c.SaveEvery != nil {
+			set, args = set+`, save_every = ?`, append(args, ms(*c.SaveEvery))
+		}
 		switch {
 		case c.Resting:
 			cond = ` AND ` + atRest
-		case c.Network != nil || c.Idle != nil || c.Persistent != nil:
+		case c.Network != nil || c.Idle != nil || c.Persistent != nil || c.SaveEvery != nil:
 			cond = ` AND status IN ('running', 'paused')`
 		}
 		if c.Timeout != nil {

@@ -11,6 +11,8 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"github.com/cayhq/cay/internal/sandboxd/pages"
 )
 
 const (
@@ -29,6 +31,7 @@ var large = make(chan struct{}, 2)
 type comparison struct {
 	Volatile
 	contents bool // are compared, too
+	common   *pages.Common
 	held     bool // large is
 }
 
@@ -65,14 +68,22 @@ const maxVolatile = 64 << 10
 
 // Same reports whether two disks hold the same file systems with the same files: names,
 // types, owners, modes, times, links, attributes and contents. The layout of the disks'
-// own files does not matter. Contents are read only if all else is equal. Errors: as
-// Check.
+// own files does not matter. Contents are read only if all else is equal, and only pages that
+// the disks do not share. Errors: as Check.
 //
 // Same may report false for large disks that are equal, but never true for different
 // disks.
 func Same(ctx context.Context, a, b *Disk, v Volatile) (bool, error) {
 	c := &comparison{Volatile: v}
 	defer c.end()
+	if one, ok := a.pages.(*pages.Reader); ok {
+		if two, ok := b.pages.(*pages.Reader); ok {
+			var err error
+			if c.common, err = pages.CommonOf(one, two); err != nil {
+				return false, err
+			}
+		}
+	}
 	mounts := a.Mounts()
 	if !slices.Equal(mounts, b.Mounts()) {
 		return false, nil
@@ -174,7 +185,7 @@ func (d *Disk) sum(ctx context.Context, e *entry, c *comparison) (fileSum, error
 	}
 	put(h, fmt.Sprint(e.size))
 	if c.contents {
-		if err := d.hashContent(ctx, h, e); err != nil {
+		if err := d.hashContent(ctx, h, e, c.common); err != nil {
 			return fileSum{}, err
 		}
 	}
@@ -182,17 +193,23 @@ func (d *Disk) sum(ctx context.Context, e *entry, c *comparison) (fileSum, error
 }
 
 // hashContent hashes the pages of a file that are not zero, each with its offset. So a
-// hole and allocated zeros hash the same.
-func (d *Disk) hashContent(ctx context.Context, h hash.Hash, e *entry) error {
+// hole and allocated zeros hash the same. Of a page in common it hashes the place.
+func (d *Disk) hashContent(ctx context.Context, h hash.Hash, e *entry, common *pages.Common) error {
 	page := make([]byte, d.manifest.pageSize)
+	shared, _ := d.pages.(*pages.Reader)
 	for _, p := range e.pieces {
-		r := section(d.pages, p.at, p.at+p.size)
 		for off := p.off; off < p.off+p.size; {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			n := min(d.manifest.pageSize-off%d.manifest.pageSize, p.off+p.size-off)
-			if _, err := io.ReadFull(r, page[:n]); err != nil {
+			at := int64(p.at + (off - p.off))
+			if part, place, ok := common.Where(shared, at, int(n)); ok {
+				put(h, fmt.Sprint(off), part, fmt.Sprint(place))
+				off += n
+				continue
+			}
+			if _, err := io.ReadFull(io.NewSectionReader(d.pages, at, int64(n)), page[:n]); err != nil {
 				return err
 			}
 			if !isZero(page[:n]) {
