@@ -496,7 +496,8 @@ type pageWriter struct {
 	fd   int
 	srcs clientFDs
 	// blocks writes pages in parts, to fd; nil: all that is written is appended to fd.
-	blocks *pages.Writer
+	blocks    *pages.Writer
+	finalized bool
 	// todo has the writes for the writing goroutine, done their results.
 	todo     chan pageWrite
 	done     chan stateio.Completion
@@ -536,9 +537,10 @@ func (w *pageWriter) Finalize() error {
 	if w.blocks == nil {
 		return unlockFile(w.fd, 0, 0)
 	}
-	if w.inflight > 0 {
-		return errors.New("the file is not written yet")
+	if w.inflight > 0 || w.finalized {
+		return errors.New("the file is not written yet, or is complete")
 	}
+	w.finalized = true
 	m, err := w.blocks.Close()
 	if err != nil {
 		return w.s.fail(fmt.Errorf("write checkpoint: %w", err))

@@ -51,18 +51,19 @@ func CommonOf(a, b *Reader) (*Common, error) {
 	return c, nil
 }
 
-// Where returns the place of r's n bytes of pages from off on, if one block of c has them
-// all. Equal places of two saves have the same content.
-func (c *Common) Where(r *Reader, off int64, n int) (part string, at int64, ok bool) {
+// Where returns the place of r's pages from off on, if they are in a block of c: a part, an
+// offset there, and how many of at most n bytes are in the block. Equal places of two saves
+// have the same content.
+func (c *Common) Where(r *Reader, off int64, n uint64) (part string, at, found uint64) {
 	if c == nil || off < 0 || off >= r.Size() {
-		return "", 0, false
+		return "", 0, 0
 	}
 	i := sort.Search(len(r.m.ends), func(i int) bool { return r.m.ends[i] > off })
 	e := r.m.entries[i]
-	into := off - (r.m.ends[i] - int64(e.size))
+	into := uint64(off - (r.m.ends[i] - int64(e.size)))
 	part = r.m.Parts[e.part].Name
-	if size := c.blocks[place{part, e.at}]; int64(size) < into+int64(n) {
-		return "", 0, false
+	if c.blocks[place{part, e.at}] != e.size {
+		return "", 0, 0
 	}
-	return part, int64(e.at) + into, true
+	return part, e.at + into, min(n, uint64(e.size)-into)
 }

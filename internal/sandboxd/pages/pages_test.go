@@ -121,7 +121,7 @@ func TestWriter(t *testing.T) {
 	random := seedtest.Rand(t)
 	m, dirs, was := memory{}, []string{""}, []memory{nil}
 	m.change(random, 900, 600)
-	for i := range seedtest.Rounds(t, 60) {
+	for i := range seedtest.Rounds(t, 30) {
 		dir := t.TempDir()
 		saved := m.save(t, dirs[len(dirs)-1], dir)
 		var bytes int64
@@ -175,24 +175,26 @@ func TestWriter_Changed(t *testing.T) {
 // Pages that must not be compared are not.
 func TestWriter_NotCompared(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
+	out := checktest.Must(os.Create(filepath.Join(t.TempDir(), "part")))(t)
+	defer out.Close()
 	content := bytes.Repeat([]byte("p"), 3*pages.BlockSize)
-	w := pages.NewWriter(nil, pages.NewPart(), &out)
+	w := pages.NewWriter(nil, pages.NewPart(), out)
 	checktest.OK(t, w.Write(at(0, content), 0, uint64(len(content)), false))
 	base := checktest.Must(w.Close())(t)
-	out.Reset()
-	w = pages.NewWriter(base, pages.NewPart(), &out)
+	checktest.OK(t, out.Truncate(0))
+	w = pages.NewWriter(base, pages.NewPart(), out)
 	checktest.OK(t, w.Write(at(0, content), 0, uint64(len(content)), true))
 	saved := checktest.Must(w.Close())(t)
-	if !bytes.Equal(out.Bytes(), content) || len(saved.Parts) != 1 {
-		t.Errorf("wrote %d bytes in %d parts", out.Len(), len(saved.Parts))
+	if written := checktest.Must(os.ReadFile(out.Name()))(t); !bytes.Equal(written, content) || len(saved.Parts) != 1 {
+		t.Errorf("wrote %d bytes in %d parts", len(written), len(saved.Parts))
 	}
 }
 
-type full struct{ left int }
+// full has room for one block.
+type full struct{}
 
-func (f *full) Write(b []byte) (int, error) {
-	if f.left -= len(b); f.left < 0 {
+func (full) WriteAt(b []byte, off int64) (int, error) {
+	if off+int64(len(b)) > pages.BlockSize {
 		return 0, errors.New("full")
 	}
 	return len(b), nil
@@ -200,7 +202,7 @@ func (f *full) Write(b []byte) (int, error) {
 
 func TestWriter_Full(t *testing.T) {
 	t.Parallel()
-	w := pages.NewWriter(nil, pages.NewPart(), &full{pages.BlockSize})
+	w := pages.NewWriter(nil, pages.NewPart(), full{})
 	checktest.OK(t, w.Write(at(0, make([]byte, 2*pages.BlockSize)), 0, 2*pages.BlockSize, true))
 	if _, err := w.Close(); err == nil {
 		t.Error("the last block was lost")
@@ -210,7 +212,7 @@ func TestWriter_Full(t *testing.T) {
 // Pages that cannot be read are an error, not a hole.
 func TestWriter_Unreadable(t *testing.T) {
 	t.Parallel()
-	w := pages.NewWriter(nil, pages.NewPart(), io.Discard)
+	w := pages.NewWriter(nil, pages.NewPart(), full{})
 	checktest.OK(t, w.Write(at(0, make([]byte, pageSize)), 0, 2*pageSize, true))
 	if _, err := w.Close(); !errors.Is(err, io.EOF) {
 		t.Errorf("read beyond the end: %v", err)
@@ -285,7 +287,8 @@ func TestCommon(t *testing.T) {
 	defer b.Close()
 	common := checktest.Must(pages.CommonOf(a, b))(t)
 	for page := range int64(100) {
-		part, at, ok := common.Where(a, page*pageSize, pageSize)
+		part, at, n := common.Where(a, page*pageSize, pageSize)
+		ok := n == pageSize
 		changed := page/16 == 40/16 || page/16 == 90/16
 		if ok == changed {
 			t.Errorf("page %d is in common: %v", page, ok)
@@ -294,19 +297,19 @@ func TestCommon(t *testing.T) {
 		if page > 90 {
 			off -= pageSize
 		}
-		if part2, at2, ok2 := common.Where(b, off, pageSize); page != 90 && (part2 != part || at2 != at || ok2 != ok) {
-			t.Errorf("page %d is at %s %d and at %s %d, %v", page, part, at, part2, at2, ok2)
+		if part2, at2, n2 := common.Where(b, off, pageSize); page != 90 && (part2 != part || at2 != at || n2 != n) {
+			t.Errorf("page %d is at %s %d and at %s %d, %d bytes", page, part, at, part2, at2, n2)
 		}
 	}
 	for _, off := range []int64{-1, a.Size()} {
-		if _, _, ok := common.Where(a, off, 1); ok {
+		if _, _, n := common.Where(a, off, 1); n > 0 {
 			t.Errorf("%d is in common", off)
 		}
 	}
-	if _, _, ok := common.Where(a, pages.BlockSize-1, 2); ok {
-		t.Error("two blocks are one")
+	if _, _, n := common.Where(a, pages.BlockSize-1, 2); n != 1 {
+		t.Errorf("%d bytes are in the first block", n)
 	}
-	if _, _, ok := (*pages.Common)(nil).Where(a, 0, 1); ok {
+	if _, _, n := (*pages.Common)(nil).Where(a, 0, 1); n > 0 {
 		t.Error("nothing has a block")
 	}
 }

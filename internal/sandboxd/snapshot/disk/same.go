@@ -193,7 +193,7 @@ func (d *Disk) sum(ctx context.Context, e *entry, c *comparison) (fileSum, error
 }
 
 // hashContent hashes the pages of a file that are not zero, each with its offset. So a
-// hole and allocated zeros hash the same. Of a page in common it hashes the place.
+// hole and allocated zeros hash the same. For pages in common it hashes their place.
 func (d *Disk) hashContent(ctx context.Context, h hash.Hash, e *entry, common *pages.Common) error {
 	page := make([]byte, d.manifest.pageSize)
 	shared, _ := d.pages.(*pages.Reader)
@@ -202,13 +202,13 @@ func (d *Disk) hashContent(ctx context.Context, h hash.Hash, e *entry, common *p
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n := min(d.manifest.pageSize-off%d.manifest.pageSize, p.off+p.size-off)
 			at := int64(p.at + (off - p.off))
-			if part, place, ok := common.Where(shared, at, int(n)); ok {
-				put(h, fmt.Sprint(off), part, fmt.Sprint(place))
+			if part, place, n := common.Where(shared, at, p.off+p.size-off); n > 0 {
+				put(h, part, string(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, off), place), n)))
 				off += n
 				continue
 			}
+			n := min(d.manifest.pageSize-off%d.manifest.pageSize, p.off+p.size-off)
 			if _, err := io.ReadFull(io.NewSectionReader(d.pages, at, int64(n)), page[:n]); err != nil {
 				return err
 			}
