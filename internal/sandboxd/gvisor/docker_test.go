@@ -89,6 +89,19 @@ func TestDocker(t *testing.T) {
 			}
 		}
 	})
+	t.Run("empty", func(t *testing.T) {
+		t.Parallel()
+		open(t, nil).want(t, "frames", `python3 -c '
+import socket
+for kind in (socket.SOCK_RAW, socket.SOCK_DGRAM):
+    s = socket.socket(socket.AF_PACKET, kind, 0)
+    s.bind(("eth0", 0x800))
+    try:
+        s.send(b"")
+    except OSError as e:
+        print(e.errno)
+'`, "22\n22")
+	})
 	t.Run("namespaces", func(t *testing.T) {
 		t.Parallel()
 		testNamespaces(t)

@@ -135,4 +135,11 @@ var changes = []change{
 			{file: "pkg/tcpip/stack/stack.go", name: "Stack.Restore", sum: "bd673046a6d4", renamed: "restoreRoot"},
 		},
 	},
+	{
+		name:   "raw-empty",
+		reason: "an empty frame on a packet socket made the sentry panic",
+		issue:  "none known",
+		test:   "TestDocker/empty",
+		edits:  []declaration{{file: "pkg/tcpip/transport/packet/endpoint.go", name: "endpoint.Write", sum: "04b159fd70d7", renamed: "writeFrame"}},
+	},
 }
