@@ -120,7 +120,7 @@ func TestSystem_Docker(t *testing.T) {
 		}
 	})
 	t.Run("memory", func(t *testing.T) { // which is not saved before the networks are gone
-		if found, err := f.Obstacles(t.Context()); err != nil || !slices.Contains(found, "bridge docker0") {
+		if found, err := f.Obstacles(t.Context()); err != nil || !slices.Contains(found, "the bridge docker0") {
 			t.Errorf("obstacles to a save of the memory: %q, %v", found, err)
 		}
 		f.user(t, `docker ps -q | xargs -r docker stop -t 1 >/dev/null`)
