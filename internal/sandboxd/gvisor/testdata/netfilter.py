@@ -100,8 +100,8 @@ class Nft:
         self.send(begin + table + chain + rule + end)
 
 
-def answers():
+def answers(timeout=60):
     """A connection from the guest to itself."""
     server = socket.create_server(("127.0.0.1", 0))
-    with socket.create_connection(server.getsockname(), 60):
+    with socket.create_connection(server.getsockname(), timeout):
         server.accept()
