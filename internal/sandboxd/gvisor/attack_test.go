@@ -199,7 +199,7 @@ bad = []
 for name, number in numbers.items():
     if libc.syscall(number, 0, 0, 0, 0, 0) >= 0:
         bad.append(name)
-raw = "RAW" in os.environ # the sandbox's own raw sockets: TestAttack_RawFrames
+raw = "RAW" in os.environ # raw sockets of the sandbox itself: TestAttack_RawFrames
 for family, name in ((38, "AF_ALG"), (17, "AF_PACKET"), (40, "AF_VSOCK"), (44, "AF_XDP"), (31, "AF_BLUETOOTH")):
     try:
         socket.socket(family, socket.SOCK_RAW if family == 17 else socket.SOCK_SEQPACKET if family == 38 else socket.SOCK_STREAM).close()

@@ -83,15 +83,31 @@ func TestDocker(t *testing.T) {
 		t.Parallel()
 		b := open(t, nil)
 		for hook, priority := range map[string]string{"3": "-100", "4": "100", "1": "100"} { // output, postrouting, input
-			out, code := b.netfilter(t, `legacy("nat"); n = Nft(); n.nat(`+hook+`, `+priority+`); answers()`)
+			out, code := b.netfilter(t, `
+legacy("nat", (3, redirect()))
+n = Nft()
+n.nat(`+hook+`, `+priority+`)
+try:
+    answers(1)
+except OSError: # refused, or lost between the two
+    pass`)
 			if code != 0 {
 				t.Fatalf("hook %s: exit code %d: %s", hook, code, out)
 			}
 		}
 	})
-	t.Run("namespaces", func(t *testing.T) {
+	t.Run("empty", func(t *testing.T) {
 		t.Parallel()
-		testNamespaces(t)
+		open(t, nil).want(t, "frames", `python3 -c '
+import socket
+for kind in (socket.SOCK_RAW, socket.SOCK_DGRAM):
+    s = socket.socket(socket.AF_PACKET, kind, 0)
+    s.bind(("eth0", 0x800))
+    try:
+        s.send(b"")
+    except OSError as e:
+        print(e.errno)
+'`, "22\n22")
 	})
 	t.Run("restored", func(t *testing.T) {
 		t.Parallel()
@@ -122,65 +138,6 @@ print("went on", flush=True)
 			t.Errorf("exit code %d: %s", code, out)
 		}
 	})
-}
-
-// testNamespaces has a process in a network namespace of its own, behind a bridge, as a
-// container has; and saves, forks and restores its machine.
-func testNamespaces(t *testing.T) {
-	f := openForkable(t, nil)
-	if out, code := f.root(t, "command -v ip"); code != 0 {
-		t.Skipf("the image has no ip: %s", out)
-	}
-	cmd, err := f.Start(t.Context(), sandbox.CommandParams{Sudo: true, Argv: []string{"unshare", "-n", "python3", "-c", `
-import os, socket, time
-def until(path):
-    while not os.path.exists(path): time.sleep(0.01)
-with open("/tmp/pid.new", "w") as f: f.write(str(os.getpid()))
-os.rename("/tmp/pid.new", "/tmp/pid")
-until("/tmp/linked")
-os.system("ip addr add 10.9.0.2/24 dev v1; ip link set v1 up")
-out = socket.create_connection(("10.9.0.1", 7000), 60)
-server = socket.create_server(("127.0.0.1", 7000))
-client = socket.create_connection(("127.0.0.1", 7000))
-peer, _ = server.accept()
-print("ready", flush=True)
-until("/tmp/go")
-try:
-    peer.sendall(b"x"); assert client.recv(1) == b"x"
-    out.sendall(b"x"); assert out.recv(1) == b"x"
-    print("connected", flush=True)
-except (ConnectionError, AssertionError) as e:
-    print("ended", flush=True)
-again = socket.create_server(("127.0.0.1", 7001))
-other = socket.create_connection(("127.0.0.1", 7001)); got, _ = again.accept()
-got.sendall(b"y"); assert other.recv(1) == b"y"
-print("new", flush=True)
-`}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Start(t.Context(), sandbox.CommandParams{Sudo: true, Argv: []string{"python3", "-c", `
-import os, socket, time
-while not os.path.exists("/tmp/pid"): time.sleep(0.01)
-pid = open("/tmp/pid").read()
-for c in ("add br0 type bridge", "add v0 type veth peer name v1", "set v1 netns " + pid, "set v0 master br0", "set v0 up", "set br0 up"):
-    assert os.system("ip link " + c) == 0, c
-assert os.system("ip addr add 10.9.0.1/24 dev br0") == 0
-server = socket.create_server(("10.9.0.1", 7000))
-open("/tmp/linked", "w").close()
-c, _ = server.accept()
-while b := c.recv(1): c.sendall(b)
-`}}); err != nil {
-		t.Fatal(err)
-	}
-	f.said(t, cmd.ID, "ready")
-	restored := f.restore(t, f.checkpoint(t))
-	forked := f.fork(t, 1)[0]
-	for b, connection := range map[box]string{f.box: "connected", restored: "ended", forked: "ended"} {
-		b.must(t, "touch /tmp/go")
-		b.said(t, cmd.ID, connection)
-		b.said(t, cmd.ID, "new")
-	}
 }
 
 // A rule that gVisor cannot execute ends the machine of the guest that made the rule, as that

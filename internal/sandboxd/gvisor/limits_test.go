@@ -207,9 +207,14 @@ func TestOCISpec(t *testing.T) {
 			t.Errorf("%s is writable", m.Destination)
 		}
 	}
-	for _, set := range [][]string{s.Process.Capabilities.Bounding, s.Process.Capabilities.Effective, s.Process.Capabilities.Permitted} {
-		if slices.Contains(set, "CAP_NET_RAW") {
-			t.Error("the guest has raw sockets")
+	restricted := testSpec
+	restricted.Restricted = true
+	for _, spec := range []machine.Spec{testSpec, restricted} {
+		c := ociSpec(spec, "/state/sbx_1").Process.Capabilities
+		for _, set := range [][]string{c.Bounding, c.Effective, c.Permitted} {
+			if slices.Contains(set, "CAP_NET_RAW") == spec.Restricted {
+				t.Errorf("restricted %t: the guest has %q", spec.Restricted, set)
+			}
 		}
 	}
 	if len(s.Process.Capabilities.Ambient) != 0 || len(s.Process.Capabilities.Inheritable) != 0 {

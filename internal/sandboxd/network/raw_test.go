@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -122,12 +123,12 @@ func (d *delivered) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.Packet
 // sendRaw writes a frame to the guest's end of a link, as soon as there is room.
 func sendRaw(t *testing.T, guests int, frame []byte) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		err := unix.Send(guests, frame, 0)
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
+		err := unix.Send(guests, frame, unix.MSG_DONTWAIT)
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
 			t.Fatal(err)
 		}
 	}

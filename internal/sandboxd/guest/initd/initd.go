@@ -188,9 +188,9 @@ func tmpOnDisk() error {
 var layerDirs = []string{"/var/lib/docker", "/var/lib/containerd"}
 
 // layersOnDisk mounts, at each of layerDirs, the part of the disk that holds the directory:
-// the writable layer of the root, without the image below it. There overlays can have their
-// upper layers, which they cannot have on the root, as it is an overlay itself. The files
-// count as files of the disk and are saved with it.
+// the writable layer of the root, without the image below it. An overlay can have its upper
+// layer there, but not on the root, because the root is an overlay itself. The files count as
+// files of the disk and are saved with it.
 func layersOnDisk() error {
 	for _, dir := range layerDirs {
 		err := unix.Mkdir(dir, 0o711)

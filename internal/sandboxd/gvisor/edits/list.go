@@ -123,16 +123,10 @@ var changes = []change{
 		edits: []declaration{{file: "pkg/tcpip/nftables/nftables.go", name: "NewNFTables", sum: "9061c897b7a4", renamed: "newNFTables"}},
 	},
 	{
-		name: "docker-namespaces",
-		reason: "a save of memory left the sockets of network namespaces other than the first frozen, and a machine with such sockets could " +
-			"not be restored; with a bridge, the memory could not even be saved: the bridge's table lacked the methods for that",
-		issue: "none known",
-		test:  "TestDocker/namespaces",
-		edits: []declaration{
-			{file: "pkg/tcpip/stack/stack.go", name: "Stack.RegisterRestoredEndpoint", sum: "7e2fbf884b4e", renamed: "registerRestored"},
-			{file: "pkg/tcpip/stack/stack.go", name: "Stack.RegisterResumableEndpoint", sum: "b6acdb7a7875", renamed: "registerResumable"},
-			{file: "pkg/tcpip/stack/stack.go", name: "Stack.Resume", sum: "d469c01814a1", renamed: "resumeRoot"},
-			{file: "pkg/tcpip/stack/stack.go", name: "Stack.Restore", sum: "bd673046a6d4", renamed: "restoreRoot"},
-		},
+		name:   "raw-empty",
+		reason: "an empty frame on a packet socket made the sentry panic",
+		issue:  "none known",
+		test:   "TestDocker/empty",
+		edits:  []declaration{{file: "pkg/tcpip/transport/packet/endpoint.go", name: "endpoint.Write", sum: "04b159fd70d7", renamed: "writeFrame"}},
 	},
 }

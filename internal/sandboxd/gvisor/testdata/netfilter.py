@@ -38,9 +38,10 @@ def legacy(table, add=None):
 
 
 def redirect():
-    """A rule that redirects TCP to port 9."""
+    """A rule that redirects TCP to 127.0.0.1 to port 9."""
     target = struct.pack("<H29sB", 56, b"REDIRECT", 0) + struct.pack("<IIII", 1, 2, 0, 0) + struct.pack(">HH", 9, 9) + bytes(4)
-    return bytes(80) + struct.pack("<HBB", 6, 0, 0) + struct.pack("<IHHI", 0, 112, 112 + len(target), 0) + bytes(16) + target
+    loopback = bytes(4) + socket.inet_aton("127.0.0.1") + bytes(4) + b"\xff" * 4
+    return loopback + bytes(64) + struct.pack("<HBB", 6, 0, 0) + struct.pack("<IHHI", 0, 112, 112 + len(target), 0) + bytes(16) + target
 
 
 def _attr(kind, data):
@@ -100,8 +101,8 @@ class Nft:
         self.send(begin + table + chain + rule + end)
 
 
-def answers():
+def answers(timeout=60):
     """A connection from the guest to itself."""
     server = socket.create_server(("127.0.0.1", 0))
-    with socket.create_connection(server.getsockname(), 60):
+    with socket.create_connection(server.getsockname(), timeout):
         server.accept()
